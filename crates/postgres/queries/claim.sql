@@ -14,6 +14,8 @@
 -- Where a queue key has executions of several workflows and versions, each of these streams yields its first rows, in
 -- total about twice as many as needed. Rows behind the last row of a stream that may have more are left to the next claim,
 -- because rows of that stream may come before them.
+-- The key of a bundle has both variant bits. Bytes 10 to 13 are the index of its last item plus 2^31; those of an item are its
+-- index. Only for bundles are the items looked up.
 WITH due AS MATERIALIZED (
     SELECT d.key, d.place, d.bytes, d.timer, d.due_at
     FROM unnest($2::text[]) AS s (stream)
@@ -106,7 +108,7 @@ WITH due AS MATERIALIZED (
            (SELECT count(*) FROM due) + row_number() OVER (ORDER BY n, priority, seq)
     FROM queued
 ), sized AS (
-    SELECT c.*, k.is_any, sum(c.bytes + k.bytes) OVER (ORDER BY c.n) AS total
+    SELECT c.*, k.is_any, i.item_count, sum(c.bytes + k.bytes + coalesce(i.bytes, 0)) OVER (ORDER BY c.n) AS total
     FROM candidates AS c
     CROSS JOIN LATERAL (
         -- CLAIMED_ROW_BYTES of the core for each row
@@ -115,8 +117,35 @@ WITH due AS MATERIALIZED (
               UNION ALL
               SELECT a.failure FROM attempts AS a WHERE c.has_begun AND a.execution = c.key) AS r (value)
     ) AS k
+    LEFT JOIN LATERAL (
+        -- CLAIMED_ITEM_BYTES of the core for each item, beside the packs and the rows of all items
+        SELECT b.item_count, 1000 * b.item_count + p.bytes + r.bytes AS bytes
+        FROM (SELECT b.item_count, b.last_item - b.item_count + 1 AS first_item, b.last_item, uuid_send(c.key) AS key
+              FROM (SELECT b.item_count,
+                           ('x' || encode(substring(uuid_send(c.key) FROM 11 FOR 4), 'hex'))::bit(32)::bigint - 2147483648
+                               AS last_item
+                    FROM bundles AS b WHERE b.key = c.key OFFSET 0) AS b
+              OFFSET 0) AS b
+        CROSS JOIN LATERAL (SELECT encode(overlay(b.key PLACING substring(int8send(b.first_item) FROM 5) FROM 11), 'hex')::uuid
+                                       AS first_key,
+                                   encode(overlay(b.key PLACING substring(int8send(b.last_item) FROM 5) FROM 11), 'hex')::uuid
+                                       AS last_key
+                            OFFSET 0) AS u
+        CROSS JOIN LATERAL (SELECT coalesce(sum(octet_length(p.outcomes)), 0) AS bytes
+                            FROM packs AS p WHERE c.has_begun AND p.bundle = c.key) AS p
+        CROSS JOIN LATERAL (
+            SELECT coalesce(sum(300 + octet_length(r.value)), 0) AS bytes
+            FROM (SELECT p.outcome AS value FROM checkpoints AS p
+                  WHERE c.has_begun AND p.execution >= u.first_key AND p.execution <= u.last_key
+                  UNION ALL
+                  SELECT a.failure FROM attempts AS a
+                  WHERE c.has_begun AND a.execution >= u.first_key AND a.execution <= u.last_key) AS r (value)
+        ) AS r
+        WHERE get_byte(uuid_send(c.key), 8) >= 192
+        OFFSET 0
+    ) AS i ON true
 ), chosen AS MATERIALIZED (
-    SELECT s.key, s.place, s.timer, s.ready, s.seq, s.n,
+    SELECT s.key, s.place, s.timer, s.ready, s.seq, s.item_count, s.n,
            s.has_begun
            AND (s.is_any OR (SELECT true FROM requests AS r WHERE r.execution = s.key LIMIT 1) IS NOT NULL) AS has_more
     FROM sized AS s
@@ -130,7 +159,7 @@ WITH due AS MATERIALIZED (
                                                        * interval '1 millisecond') END
     FROM chosen AS c
     WHERE e.ctid = c.place
-    RETURNING e.*, c.n, c.has_more, c.seq
+    RETURNING e.*, c.n, c.has_more, c.seq, c.item_count
 ), unqueued AS (
     DELETE FROM ready WHERE ctid = ANY(ARRAY(SELECT ready FROM chosen WHERE ready IS NOT NULL)) RETURNING 1
 ), asked AS (
@@ -151,7 +180,7 @@ SELECT key, root, parent, is_detached, workflow_id, workflow, fingerprint, statu
        (SELECT count(*) FROM unqueued) = (SELECT count(ready) FROM chosen)
        AND (SELECT count(*) FROM unarmed) = (SELECT count(timer) FROM chosen)
        AND NOT EXISTS (SELECT FROM unnest($16::text[], $17::bigint[]) AS u (name, version)
-                       WHERE u.version IS DISTINCT FROM (SELECT q.version FROM queues AS q WHERE q.name = u.name)), seq,
+                       WHERE u.version IS DISTINCT FROM (SELECT q.version FROM queues AS q WHERE q.name = u.name)), seq, item_count,
        (SELECT count(*) FROM unqueued), (SELECT count(*) FROM unarmed), (SELECT count(*) FROM unwaited)
 FROM taken
 ORDER BY n

@@ -175,7 +175,9 @@ impl Changes {
                 | Write::Attempt(_)
                 | Write::ClearRequests(_)
                 | Write::Chunk(_)
-                | Write::DeleteChunks(_) => {}
+                | Write::DeleteChunks(_)
+                | Write::Pack(_)
+                | Write::CloseBatch(_) => {}
             }
         }
         changes

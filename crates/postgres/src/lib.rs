@@ -38,9 +38,9 @@ use stepfast_core::queue::fairness::FairShare;
 use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
-    Assignments, Claim, ClaimReply, DeadLetter, Detail, ExecutionId, Filter, Finding, Flush, GraphRow,
-    Heartbeat, HeartbeatReply, Hint, Maintenance, MigrationReport, Outcome, Page, Record, Registration,
-    Renewal, StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview,
+    Assignments, BatchItems, Claim, ClaimReply, DeadLetter, Detail, ExecutionId, Filter, Finding, Flush,
+    GraphRow, Heartbeat, HeartbeatReply, Hint, Maintenance, MigrationReport, Outcome, Page, Record,
+    Registration, Renewal, StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview,
 };
 use stepfast_core::sync::Mutex;
 use stepfast_core::{Key, Store};
@@ -250,14 +250,14 @@ impl Store for PostgresStore {
     }
 
     async fn close(&self, worker: WorkerId) -> Result<(), StoreError> {
-        let mut ready = 0;
-        let result = self.control.close(worker, &mut ready).await;
+        let mut changes = Changes::default();
+        let result = self.control.close(worker, &mut changes).await;
         if result.is_ok() {
             self.lanes.remove_worker(worker);
             self.hints.remove_worker(worker);
         }
-        if ready > 0 {
-            self.hints.send_and_wait(&self.background, Changes::ready(ready)).await;
+        if !changes.is_empty() {
+            self.hints.send_and_wait(&self.background, changes).await;
         }
         result
     }
@@ -335,11 +335,9 @@ impl Store for PostgresStore {
     }
 
     async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError> {
-        let mut ready = 0;
-        let result = self.control.take_over(worker, &mut ready).await;
-        if ready > 0 {
-            self.hints.send(&self.background, Changes::ready(ready));
-        }
+        let mut changes = Changes::default();
+        let result = self.control.take_over(worker, &mut changes).await;
+        self.hints.send(&self.background, changes);
         result
     }
 
@@ -356,6 +354,16 @@ impl Store for PostgresStore {
     async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
         self.counters.add_read();
         self.reader.list(filter).await
+    }
+
+    async fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError> {
+        self.counters.add_read();
+        self.reader.bundles(batch, first_item, limit).await
+    }
+
+    async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError> {
+        self.counters.add_read();
+        self.reader.batch_items(batch).await
     }
 
     async fn dead_workers(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {

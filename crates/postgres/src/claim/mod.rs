@@ -28,6 +28,7 @@ use crate::claim::quarantine::parse_candidates;
 use crate::claim::transaction::{
     ClaimTx, DueCheck, parse_due_check, parse_queue_states, parse_time, time_query,
 };
+use crate::conn::batches::item_queries;
 use crate::conn::connector::Connector;
 use crate::conn::pipeline;
 use crate::conn::pipeline::discard_plans;
@@ -38,6 +39,7 @@ use crate::conn::statements::{CLAIM_STATEMENTS, Sql};
 use crate::error::{DbError, corrupt};
 use crate::lane::{Lane, Lanes, lost_history, parse_lane_state};
 use crate::rows::RecordDetails;
+use crate::rows::bundles::BundleItems;
 use crate::rows::types::to_uuid;
 
 /// Takes executions to run; see [`Store::claim`](stepfast_core::Store::claim). Also returns the changes that concern other
@@ -230,15 +232,26 @@ impl ClaimTx<'_> {
                 queries.push(Query { sql, action, params: vec![param(keys.clone())] });
             }
         }
+        let bundles = BundleItems::new(&reply.records);
+        if !bundles.is_empty() {
+            queries.extend(item_queries(&bundles, "reading items of bundles"));
+        }
         stepfast_core::crash_point!("postgres claim open");
         let (claim, assignments) = (self.claim, self.memory.assignments);
-        let results = self.send(TxPart::End, queries).await?;
+        let mut results = self.send(TxPart::End, queries).await?;
         // the claim is durable from here on
         if !claimed.is_empty() {
             assignments.add(claim.worker, id, claimed);
         }
         stepfast_core::crash_point!("postgres after claim");
         let details = RecordDetails::new(&reply.records);
+        if let ([rest @ .., packs, promoted, checkpoints, attempts], false) = (results, bundles.is_empty()) {
+            bundles.add_packs(&packs.rows, &mut reply.records)?;
+            bundles.add_promoted(&promoted.rows, &mut reply.records)?;
+            bundles.add_checkpoints(&checkpoints.rows, &mut reply.records)?;
+            bundles.add_attempts(&attempts.rows, &mut reply.records)?;
+            results = rest;
+        }
         if let [.., checkpoints, attempts, requests] = results
             && has_details
         {
@@ -246,7 +259,17 @@ impl ClaimTx<'_> {
             details.add_attempts(&attempts.rows, &mut reply.records)?;
             details.add_requests(&requests.rows, &mut reply.records)?;
         }
+        self.set_queue_limits(reply);
         Ok(())
+    }
+
+    /// Sets whether the queues of claimed bundles limit their executions.
+    fn set_queue_limits(&self, reply: &mut ClaimReply) {
+        for Record { execution, bundle, .. } in &mut reply.records {
+            if let Some(bundle) = bundle {
+                bundle.has_queue_limits = self.serial_queues.iter().any(|it| **it == *execution.queue());
+            }
+        }
     }
 
     /// Returns the changes by the claim that concern other processes.

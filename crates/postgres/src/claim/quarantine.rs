@@ -45,6 +45,7 @@ impl<'a> ClaimTx<'a> {
         let results = self.send(TxPart::Middle, vec![self.lock_queues_query(Some(names))]).await?;
         let [locked] = results else { return Err(corrupt("a query result").into()) };
         let mut queues = parse_queue_states(locked)?;
+        self.note_serial_queues(&queues);
         for queue in queues.iter_mut().filter(|queue| queue.scope == ClaimScope::Woken) {
             // no execution in quarantine counts as one that has waited
             queue.restrict_to_starting();

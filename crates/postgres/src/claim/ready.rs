@@ -3,7 +3,7 @@
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::fairness::Allocation;
 use stepfast_core::queue::rate::ClaimScope;
-use stepfast_core::store::{ClaimReply, Stream};
+use stepfast_core::store::{ClaimReply, Record, Stream};
 
 use crate::claim::cursors::{QueueKey, ScanPlan, ScanRange};
 use crate::claim::queues::{self, Access, QueueState};
@@ -33,8 +33,7 @@ impl ClaimTx<'_> {
             (queues, now) = (parse_queue_states(locked)?, parse_time(clock, time)?);
             self.is_waiting_for_turn = false;
         }
-        let serial = queues.iter().filter(|queue| queue.limits.serializes_claims());
-        self.serial_queues = serial.map(|queue| queue.name.clone()).collect();
+        self.note_serial_queues(&queues);
         let busy = queues.iter().find(|queue| queue.is_busy()).map(BusyQueue::of);
         reply.has_more = busy.is_some();
         if !self.claim_from_queues(&mut queues, now, reply).await? {
@@ -83,10 +82,10 @@ impl ClaimTx<'_> {
         self.claim.limit.min(100_000).saturating_sub(reply.records.len())
     }
 
-    /// Returns the number of further bytes of inputs that the claim may take.
+    /// Returns the number of further bytes of inputs and items that the claim may take.
     fn remaining_bytes(&self, reply: &ClaimReply) -> usize {
-        let inputs = reply.records.iter().map(|record| record.execution.input.len());
-        self.claim.max_bytes.saturating_sub(inputs.sum())
+        let taken = reply.records.iter().map(Record::claim_bytes);
+        self.claim.max_bytes.saturating_sub(taken.sum())
     }
 
     /// Takes executions from each of these queues and its queue keys, as many as its fair share and its limits allow.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use stepfast_core::clock::{Clock, Timestamp};
 use stepfast_core::queue::DEFAULT_QUEUE;
 use stepfast_core::queue::fairness::FairShare;
-use stepfast_core::store::{Assignments, Claim, ClaimReply, Record, StoreError, Stream};
+use stepfast_core::store::{Assignments, Claim, ClaimReply, StoreError, Stream};
 use stepfast_core::sync::Mutex;
 
 use crate::claim::cursors::{ClaimCursors, QueueKey, ScanPlan};
@@ -89,6 +89,12 @@ impl<'a> ClaimTx<'a> {
         self.claimed_rows.clear();
     }
 
+    /// Notes the queues whose limits allow only one claim at a time.
+    pub(super) fn note_serial_queues(&mut self, queues: &[QueueState]) {
+        let serial = queues.iter().filter(|queue| queue.limits.serializes_claims());
+        self.serial_queues = serial.map(|queue| queue.name.clone()).collect();
+    }
+
     /// Runs a query that claims executions. Returns their rows, and the time after the query, from which starts count
     /// for rates. Without a rate the time does not matter.
     pub(super) async fn run_claim_query(
@@ -108,7 +114,7 @@ impl<'a> ClaimTx<'a> {
 
     pub(super) fn add_claimed(&mut self, rows: Vec<ClaimedRow>, reply: &mut ClaimReply) {
         self.claimed_rows.extend(rows.iter().map(|row| (row.has_history, row.seq)));
-        reply.records.extend(rows.into_iter().map(|row| Record::without_details(row.execution)));
+        reply.records.extend(rows.into_iter().map(|row| row.record));
     }
 
     /// Sends queries of the transaction, and returns their results. Keeps both for the counters.

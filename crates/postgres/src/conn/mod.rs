@@ -1,6 +1,7 @@
 //! Connections: connects to the server, configures sessions, and sends statements.
 
 pub(crate) mod background;
+pub(crate) mod batches;
 pub(crate) mod connector;
 pub(crate) mod dial;
 pub(crate) mod options;

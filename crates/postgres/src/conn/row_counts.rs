@@ -36,6 +36,18 @@ pub(crate) fn count_changes(
             }
             Sql::StartRunning | Sql::StartEnded => counters.add_inserted(Table::Executions, rows),
             Sql::StartNamed | Sql::Start => counters.add_inserted(Table::Executions, count(result, 0)?),
+            Sql::InsertBatches => counters.add_inserted(Table::Batches, rows),
+            Sql::StartBundles => {
+                counters.add_inserted(Table::Executions, count(result, 0)?);
+                counters.add_inserted(Table::Bundles, count(result, 0)?);
+            }
+            Sql::CloseBatches => counters.add_updated(Table::Batches, count(result, 0)?),
+            Sql::EndBatches => {
+                counters.add_updated(Table::Executions, count(result, 0)?);
+                counters.add_deleted(Table::Batches, count(result, 0)?);
+            }
+            Sql::DeleteBatches => counters.add_deleted(Table::Batches, rows),
+            Sql::InsertPacks => counters.add_inserted(Table::Packs, rows),
             Sql::InsertCheckpoints => counters.add_inserted(Table::Checkpoints, count(result, 0)?),
             Sql::RetractFailures => counters.add_deleted(Table::Checkpoints, rows),
             Sql::InsertAttributes => counters.add_inserted(Table::Attributes, rows),

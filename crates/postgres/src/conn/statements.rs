@@ -82,6 +82,24 @@ statements! {
     StartQueued = include_str!("../../queries/start_queued.sql");
     /// Creates executions with any options.
     Start = include_str!("../../queries/start.sql");
+    /// Creates the rows of unfinished batches.
+    InsertBatches = include_str!("../../queries/insert_batches.sql");
+    /// Creates bundles that fit into their batches.
+    StartBundles = include_str!("../../queries/start_bundles.sql");
+    /// Locks unfinished batches in key order.
+    LockBatches = include_str!("../../queries/lock_batches.sql");
+    /// Closes batches.
+    CloseBatches = include_str!("../../queries/close_batches.sql");
+    /// Ends batches of which nothing is left to run.
+    EndBatches = concat!(
+        "WITH complete AS MATERIALIZED (\nSELECT u.key\n",
+        include_str!("../../queries/complete_batches.sql"),
+        include_str!("../../queries/end_batches.sql")
+    );
+    /// Deletes the rows of batches that have ended.
+    DeleteBatches = "DELETE FROM batches WHERE key = ANY($1::uuid[])";
+    /// Records outcomes of items.
+    InsertPacks = include_str!("../../queries/insert_packs.sql");
     /// Stores attributes of executions.
     InsertAttributes = include_str!("../../queries/insert_attributes.sql");
     /// Records checkpoints.
@@ -200,6 +218,14 @@ statements! {
     /// Loads requests to executions.
     Requests = "SELECT execution, kind FROM requests WHERE execution = ANY($1::uuid[]) ORDER BY execution, n";
 
+    /// Loads the packs of bundles.
+    Packs = "SELECT bundle, outcomes FROM packs WHERE bundle = ANY($1::uuid[]) ORDER BY bundle, number";
+    /// Returns the items of bundles that have a row of their own.
+    PromotedItems = include_str!("../../queries/promoted_items.sql");
+    /// Loads checkpoints of the items of bundles.
+    ItemCheckpoints = include_str!("../../queries/item_checkpoints.sql");
+    /// Loads failed attempts of the items of bundles.
+    ItemAttempts = include_str!("../../queries/item_attempts.sql");
     /// Loads attributes of executions.
     Attributes = "SELECT execution, name, value FROM attributes WHERE execution = ANY($1::uuid[])";
 
@@ -251,6 +277,17 @@ statements! {
     Requeue = include_str!("../../queries/requeue.sql");
     /// Returns executions that wait for children that have ended.
     SatisfiedWaits = include_str!("../../queries/satisfied_waits.sql");
+    /// Returns closed batches that have not ended, in key order.
+    ClosedBatches = "SELECT key FROM batches WHERE item_count IS NOT NULL AND key > $1::uuid \
+                     ORDER BY key LIMIT $2::bigint";
+    /// Locks batches of which nothing is left to run, and returns them. Batches that another transaction has locked are left
+    /// to the next search.
+    CompleteBatches = concat!(
+        "SELECT e.key\n",
+        include_str!("../../queries/complete_batches.sql"),
+        "CROSS JOIN LATERAL (SELECT e.key FROM executions AS e\n\
+         WHERE e.key = b.key AND e.status = 3 OFFSET 0 FOR UPDATE SKIP LOCKED) AS e"
+    );
     /// Deletes slots whose execution does not run.
     DeleteOrphanedSlots = include_str!("../../queries/delete_orphaned_slots.sql");
 
@@ -278,6 +315,10 @@ statements! {
         include_str!("../../queries/by_attribute.sql"),
         include_str!("../../queries/filter_where.sql")
     );
+    /// Lists the bundles of a batch.
+    Bundles = "SELECT key FROM bundles WHERE key >= $1::uuid AND key < $2::uuid ORDER BY key LIMIT $3::bigint";
+    /// Counts the items of a batch by state.
+    BatchItems = include_str!("../../queries/batch_items.sql");
     /// Lists queues.
     Queues = include_str!("../../queries/queues.sql");
     /// Lists graphs.
@@ -340,6 +381,13 @@ pub(crate) const FLUSH_STATEMENTS: &[Sql] = &[
     Sql::StartSelfClaiming,
     Sql::StartDebounced,
     Sql::Start,
+    Sql::InsertBatches,
+    Sql::StartBundles,
+    Sql::LockBatches,
+    Sql::CloseBatches,
+    Sql::EndBatches,
+    Sql::DeleteBatches,
+    Sql::InsertPacks,
     Sql::InsertCheckpoints,
     Sql::InsertAttempts,
     Sql::InsertChunks,
@@ -395,6 +443,10 @@ pub(crate) const CLAIM_STATEMENTS: &[Sql] = &[
     Sql::Checkpoints,
     Sql::Attempts,
     Sql::Requests,
+    Sql::Packs,
+    Sql::PromotedItems,
+    Sql::ItemCheckpoints,
+    Sql::ItemAttempts,
 ];
 
 /// Statements of renewals.
@@ -424,6 +476,9 @@ pub(crate) const TAKEOVER_STATEMENTS: &[Sql] = &[
     Sql::AwaitExecution,
     Sql::Requeue,
     Sql::SatisfiedWaits,
+    Sql::ClosedBatches,
+    Sql::CompleteBatches,
+    Sql::EndBatches,
     Sql::DeleteOrphanedSlots,
     Sql::Wake,
 ];
@@ -435,6 +490,12 @@ pub(crate) const READ_STATEMENTS: &[Sql] = &[
     Sql::Attempts,
     Sql::Requests,
     Sql::Attributes,
+    Sql::Packs,
+    Sql::PromotedItems,
+    Sql::ItemCheckpoints,
+    Sql::ItemAttempts,
+    Sql::Bundles,
+    Sql::BatchItems,
     Sql::List,
     Sql::ListByAttribute,
     Sql::Count,

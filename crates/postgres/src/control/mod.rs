@@ -14,6 +14,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::store::{Assignments, Registration, StoreError, WorkerId, WorkerInfo};
 use tokio::sync::{Mutex, MutexGuard};
 
+use crate::changes::Changes;
 use crate::conn::background::BackgroundRuntime;
 use crate::conn::connector::{Connector, Purpose};
 use crate::conn::pipeline;
@@ -143,23 +144,27 @@ impl WorkerControl {
         Ok(Registration { worker: WorkerId(row.next()?), epoch: row.next()?, now: row.time()? })
     }
 
-    /// Closes a registration; see [`Store::close`](stepfast_core::Store::close). Adds to `ready` the number of executions
-    /// that have become ready, also before an error.
-    pub(crate) async fn close(&self, worker: WorkerId, ready: &mut u64) -> Result<(), StoreError> {
+    /// Closes a registration; see [`Store::close`](stepfast_core::Store::close). Adds the executions that have become ready,
+    /// and the batches that have ended, to `changes`, also before an error.
+    pub(crate) async fn close(&self, worker: WorkerId, changes: &mut Changes) -> Result<(), StoreError> {
         self.remove_worker(worker);
         let (kept_session, session) = self.open_takeover_session().await?;
+        let mut requeued = 0;
         let result = async {
             let fenced = takeover::fence_workers(&session, &[(worker, None)], false).await?;
             let Some(FencedWorker { is_client, .. }) = fenced.first() else { return Ok(()) };
             stepfast_core::crash_point!("postgres registration closed");
-            takeover::requeue(&session, worker, false, self.now(), ready).await?;
+            takeover::requeue(&session, worker, false, self.now(), &mut requeued).await?;
             // the worker's lanes may have been closed before they had sent its last Wakes
             if !is_client {
-                takeover::wake_satisfied(&session, self.now(), ready).await?;
+                takeover::wake_satisfied(&session, self.now(), changes).await?;
             }
             Ok(())
         };
         let result = result.await;
+        if requeued > 0 {
+            changes.merge(Changes::ready(requeued));
+        }
         keep_session(kept_session, session, result.is_ok()).await;
         result.map_err(unavailable_error)
     }

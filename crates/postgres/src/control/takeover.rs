@@ -4,10 +4,12 @@
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 
+use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::store::{StoreError, WorkerId};
-use uuid::Uuid;
 
+use crate::changes::Changes;
+use crate::conn::batches::{complete_batches_query, end_batches_query, parse_ended_batches};
 use crate::conn::pipeline;
 use crate::conn::pipeline::{Query, QueryResult, param};
 use crate::conn::row_counts::single_row;
@@ -18,7 +20,7 @@ use crate::control::lease_observer::TakeoverTargets;
 use crate::control::{WorkerControl, keep_session};
 use crate::error::{DbError, corrupt, unavailable_error};
 use crate::rows::Columns;
-use crate::rows::types::Timestamptz;
+use crate::rows::types::{Timestamptz, to_uuid};
 use crate::schema::newest_version_column;
 
 /// A worker that was fenced.
@@ -37,8 +39,9 @@ const MAX_WORKERS_AT_ONCE: usize = 50;
 
 impl WorkerControl {
     /// Takes over dead workers; see [`Store::take_over`](stepfast_core::Store::take_over). Returns the number of requeued
-    /// executions. Adds to `ready` the number of executions that have become ready, also before an error.
-    pub(crate) async fn take_over(&self, worker: WorkerId, ready: &mut u64) -> Result<u64, StoreError> {
+    /// executions. Adds the executions that have become ready, and the batches that have ended, to `changes`, also before
+    /// an error.
+    pub(crate) async fn take_over(&self, worker: WorkerId, changes: &mut Changes) -> Result<u64, StoreError> {
         let targets = {
             let mut observers = self.observers.lock().unwrap_or_else(PoisonError::into_inner);
             observers
@@ -46,15 +49,19 @@ impl WorkerControl {
                 .map(|observer| std::mem::take(&mut observer.targets))
                 .unwrap_or_default()
         };
-        self.take_over_targets(targets, ready).await
+        self.take_over_targets(targets, changes).await
     }
 
     /// Runs both steps of a takeover for each worker. Work that another transaction blocks is left to the next heartbeat:
     /// the worker stays registered, with an expired lease, until all of its executions are requeued.
-    async fn take_over_targets(&self, targets: TakeoverTargets, ready: &mut u64) -> Result<u64, StoreError> {
+    async fn take_over_targets(
+        &self,
+        targets: TakeoverTargets,
+        changes: &mut Changes,
+    ) -> Result<u64, StoreError> {
         let TakeoverTargets { expired, is_sweep_due } = targets;
         let (kept_session, session) = self.open_takeover_session().await?;
-        let (mut recovered, mut woken) = (0, 0);
+        let mut recovered = 0;
         let result = async {
             let fenced = fence_workers(&session, &expired, true).await?;
             for FencedWorker { worker, host, pid, .. } in &fenced {
@@ -70,7 +77,7 @@ impl WorkerControl {
             // one sweep is enough for all workers of a schema
             let is_sweeping = is_sweep_due && begin_sweep(&session, self.now()).await?;
             if is_sweeping || !expired.is_empty() {
-                wake_satisfied(&session, self.now(), &mut woken).await?;
+                wake_satisfied(&session, self.now(), changes).await?;
             }
             if is_sweeping {
                 delete_orphaned_slots(&session).await?;
@@ -78,7 +85,9 @@ impl WorkerControl {
             Ok(())
         };
         let result: Result<(), DbError> = result.await;
-        *ready += recovered + woken;
+        if recovered > 0 {
+            changes.merge(Changes::ready(recovered));
+        }
         keep_session(kept_session, session, result.is_ok()).await;
         match result {
             Ok(()) => Ok(recovered),
@@ -332,23 +341,56 @@ async fn delete_orphaned_slots(session: &Session) -> Result<(), DbError> {
     Ok(())
 }
 
-/// Wakes executions that wait for a child that has ended, and adds their number to `woken`. A worker that dies before it
-/// sends the Wake leaves such executions behind.
+/// Wakes executions that wait for a child that has ended, ends batches of which nothing is left to run, and adds both to
+/// `changes`. A worker that dies before it sends the Wakes leaves such executions behind.
 pub(super) async fn wake_satisfied(
     session: &Session,
     now: Option<Timestamp>,
-    woken: &mut u64,
+    changes: &mut Changes,
 ) -> Result<(), DbError> {
     let find = Query { sql: Sql::SatisfiedWaits, action: "finding satisfied waits", params: Vec::new() };
     let found = pipeline::run(session, TxPart::Begin, &[find]).await?;
-    let mut keys = Vec::new();
-    for row in found.iter().flat_map(|result| &result.rows) {
-        keys.push(Columns::new(row).next::<Uuid>()?);
-    }
+    let keys = parse_keys(&found)?.into_iter().map(to_uuid).collect::<Vec<_>>();
     let params = vec![param(keys), param(now.map(Timestamptz))];
     let wake = Query { sql: Sql::Wake, action: "waking executions", params };
     let results = pipeline::run(session, TxPart::End, &[wake]).await?;
     let row = single_row(results.first().ok_or_else(|| corrupt("a query result"))?)?;
-    *woken += Columns::new(row).next::<i64>()?.unsigned_abs();
-    Ok(())
+    let woken = Columns::new(row).next::<i64>()?.unsigned_abs();
+    if woken > 0 {
+        changes.merge(Changes::ready(woken));
+    }
+    end_batches(session, now, changes).await
+}
+
+/// The maximum number of batches that one statement checks.
+const MAX_CHECKED_BATCHES: usize = 5_000;
+
+/// Ends the batches of which nothing is left to run, and adds them to `changes`.
+async fn end_batches(
+    session: &Session,
+    now: Option<Timestamp>,
+    changes: &mut Changes,
+) -> Result<(), DbError> {
+    let mut last_checked = Key::default();
+    loop {
+        let params = vec![param(to_uuid(last_checked)), param(MAX_CHECKED_BATCHES as i64)];
+        let find = Query { sql: Sql::ClosedBatches, action: "finding closed batches", params };
+        let closed = parse_keys(&pipeline::run(session, TxPart::Standalone, &[find]).await?)?;
+        let Some(last) = closed.last() else { return Ok(()) };
+        last_checked = *last;
+        let complete = pipeline::run(session, TxPart::Begin, &[complete_batches_query(&closed)]).await?;
+        let complete = parse_keys(&complete)?;
+        let end = (!complete.is_empty()).then(|| end_batches_query(&complete, now));
+        for ended in &pipeline::run(session, TxPart::End, end.as_slice()).await? {
+            parse_ended_batches(ended)?.into_iter().for_each(|key| changes.add_ended(key));
+        }
+        if closed.len() < MAX_CHECKED_BATCHES {
+            return Ok(());
+        }
+    }
+}
+
+/// Reads the keys in the first columns of rows.
+fn parse_keys(results: &[QueryResult]) -> Result<Vec<Key>, StoreError> {
+    results.iter().flat_map(|result| &result.rows).map(|row| Columns::new(row).key()).collect()
 }

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::conn::pipeline::{Query, column, param};
 use crate::conn::statements::Sql;
+use crate::flush::batches::BatchWrites;
 use crate::flush::starts::SortedStarts;
 use crate::rows::types::{Timestamptz, non_empty_bytes, to_uuid};
 
@@ -22,9 +23,11 @@ pub(crate) struct FlushPlan<'a> {
     pub ends: Vec<(usize, &'a Transition)>,
     /// All other Transitions, in key order.
     pub transitions: Vec<(usize, &'a Transition)>,
-    pub wakes: Vec<(usize, Key)>,
+    /// The executions to wake, except batches.
+    pub wakes: Vec<Key>,
     /// Requests, in the order of the flush.
     pub requests: Vec<(usize, &'a Request)>,
+    pub batches: BatchWrites<'a>,
     checkpoints: Vec<&'a Checkpoint>,
     attempts: Vec<&'a Attempt>,
     chunks: Vec<&'a Chunk>,
@@ -36,7 +39,11 @@ pub(crate) struct FlushPlan<'a> {
 impl<'a> FlushPlan<'a> {
     /// Sorts the Writes of a flush.
     pub(crate) fn new(flush: &'a Flush) -> Self {
-        let mut plan = Self { starts: SortedStarts::from_writes(&flush.writes), ..Self::default() };
+        let mut plan = Self {
+            starts: SortedStarts::from_writes(&flush.writes),
+            batches: BatchWrites::from_flush(flush),
+            ..Self::default()
+        };
         for (i, write) in flush.writes.iter().enumerate() {
             match write {
                 Write::Start(_) => {}
@@ -46,7 +53,9 @@ impl<'a> FlushPlan<'a> {
                     plan.ends.push((i, change));
                 }
                 Write::Transition(change) => plan.transitions.push((i, change)),
-                Write::Wake(key) => plan.wakes.push((i, *key)),
+                Write::Wake(key) if key.is_batch() => {}
+                Write::Wake(key) => plan.wakes.push(*key),
+                Write::Pack(_) | Write::CloseBatch(_) => {}
                 Write::Request(request) => plan.requests.push((i, request)),
                 Write::ClearRequests(key) => plan.cleared_requests.push(*key),
                 Write::Chunk(chunk) if chunk.is_withdrawal() => plan.withdrawn_values.push(chunk),
@@ -65,6 +74,7 @@ impl<'a> FlushPlan<'a> {
     /// the present time, `None` for the server's.
     pub(crate) fn queries(&self, flush: &Flush, now: Option<Timestamp>) -> Vec<Query<'a>> {
         let mut queries = Vec::new();
+        queries.extend(self.batches.lock_query());
         if !self.wakes.is_empty() || !self.requests.is_empty() {
             queries.push(self.lock_query());
         }
@@ -73,6 +83,7 @@ impl<'a> FlushPlan<'a> {
         self.push_records(flush, &mut queries);
         self.push_executions(flush, now, &mut queries);
         self.push_state_rows(flush, &mut queries);
+        self.batches.push_changes(flush, now, &mut queries);
         queries
     }
 
@@ -86,7 +97,7 @@ impl<'a> FlushPlan<'a> {
         Query {
             sql: Sql::LockExecutions,
             action: "locking executions",
-            params: vec![param(cancelled), param(others), column(&self.wakes, |(_, key)| to_uuid(*key))],
+            params: vec![param(cancelled), param(others), column(&self.wakes, |key| to_uuid(*key))],
         }
     }
 
@@ -166,7 +177,7 @@ impl<'a> FlushPlan<'a> {
             queries.push(Query { sql: Sql::FreeSlots, action: "freeing slots", params });
         }
         if !self.wakes.is_empty() {
-            let wakes = column(&self.wakes, |(_, key)| to_uuid(*key));
+            let wakes = column(&self.wakes, |key| to_uuid(*key));
             let params = vec![wakes, param(now.map(Timestamptz))];
             queries.push(Query { sql: Sql::Wake, action: "waking executions", params });
         }
@@ -223,6 +234,7 @@ impl<'a> FlushPlan<'a> {
             ];
             queries.push(Query { sql: Sql::InsertAttempts, action: "inserting attempts", params });
         }
+        self.batches.push_packs(queries);
         if !self.chunks.is_empty() {
             let rows = &self.chunks;
             let params = vec![

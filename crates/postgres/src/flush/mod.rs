@@ -1,6 +1,8 @@
 //! Flushes: each is one transaction on the connection of its lane, usually in one round trip.
 
 pub(crate) mod apply;
+mod batches;
+mod bundles;
 pub(crate) mod depth;
 mod reports;
 pub(crate) mod request;
@@ -10,6 +12,7 @@ use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{Assignments, Flush, Outcome, StoreError, starting_keys};
 
 use crate::changes::Changes;
+use crate::conn::batches::parse_ended_batches;
 use crate::conn::connector::Connector;
 use crate::conn::pipeline;
 use crate::conn::pipeline::{Query, QueryResult, discard_plans};
@@ -210,8 +213,10 @@ async fn try_commit<'a>(
         let mut locked = LockedRows::read(results.get(index).ok_or_else(|| corrupt("a query result"))?)?;
         let mut rounds = 0;
         let mut targets = loop {
-            let relocked = pipeline::run(session, TxPart::Middle, &[plan.lock_query()]).await?;
-            let targets = LockedRows::read(relocked.first().ok_or_else(|| corrupt("a query result"))?)?;
+            // no further bundle fits into a locked batch
+            let locks: Vec<_> = locked.lock_batches_query().into_iter().chain([plan.lock_query()]).collect();
+            let relocked = pipeline::run(session, TxPart::Middle, &locks).await?;
+            let targets = LockedRows::read(relocked.last().ok_or_else(|| corrupt("a query result"))?)?;
             if targets.is_subset_of(&locked) {
                 break targets;
             }
@@ -242,6 +247,7 @@ async fn try_commit<'a>(
     counters.add_flush(flush.writes.len() as u64);
     lane.record_fence(&queries, &results, claim);
     changes.merge(woken_executions(&queries, &results)?);
+    changes.merge(ended_batches(&queries, &results)?);
     Ok((read_outcomes(flush, plan, read_reports(&results)?)?, changes))
 }
 
@@ -252,6 +258,15 @@ fn woken_executions(queries: &[Query<'_>], results: &[QueryResult]) -> Result<Ch
         let mut row = Columns::new(single_row(result)?);
         let (count, _, _): (i64, i64, i64) = (row.next()?, row.next()?, row.next()?);
         changes.add_all_ready(row.next::<Vec<&str>>()?, count.unsigned_abs());
+    }
+    Ok(changes)
+}
+
+/// Returns the change that the batches have ended that the Wakes of a flush have ended.
+fn ended_batches(queries: &[Query<'_>], results: &[QueryResult]) -> Result<Changes, StoreError> {
+    let mut changes = Changes::default();
+    for (_, result) in queries.iter().zip(results).filter(|(query, _)| query.sql == Sql::EndBatches) {
+        parse_ended_batches(result)?.into_iter().for_each(|key| changes.add_ended(key));
     }
     Ok(changes)
 }
@@ -281,7 +296,7 @@ async fn resolve_failed_fence(
     if is_ours && flush.is_resent && last == number {
         lane.await_durable().await?;
         // the database keeps neither which workers the requests concern nor which executions were woken
-        let has_unknown = !plan.requests.is_empty() || !plan.wakes.is_empty();
+        let has_unknown = !plan.requests.is_empty() || !plan.wakes.is_empty() || plan.batches.has_wakes();
         let changes = if has_unknown { Changes::any() } else { Changes::default() };
         return Ok((read_outcomes(flush, plan, parse_kept_reports(kept.as_deref())?)?, changes));
     }

@@ -20,7 +20,7 @@ use crate::flush::starts::{StartKind, dedup_key};
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Report {
-    /// Executions that a Transition or a Wake did not change. Those of Wakes are not kept.
+    /// Executions that a Transition, a Wake or a CloseBatch did not change. Those of Wakes are not kept.
     NotFound(Vec<KeptKey>),
     /// Executions that ended as cancelled, because they had a pending cancel.
     Cancelled(Vec<KeptKey>),
@@ -87,7 +87,9 @@ pub(super) fn read_outcomes(
                 findings.outcome_of_debounced(start, plan)?
             }
             Write::Start(start) => findings.outcome_of_start(start)?,
-            Write::Transition(_) | Write::Wake(_) => findings.changes.get(&write.execution()).cloned(),
+            Write::Transition(_) | Write::Wake(_) | Write::CloseBatch(_) => {
+                findings.changes.get(&write.execution()).cloned()
+            }
             Write::Checkpoint(_) | Write::Attempt(_) => {
                 let is_requested = findings.cancel_requested.contains(&write.execution());
                 is_requested.then_some(Outcome::CancelRequested)
@@ -103,7 +105,7 @@ pub(super) fn read_outcomes(
 /// The contents of the reports of a flush.
 #[derive(Default)]
 struct Findings {
-    /// The outcomes of Transitions and Wakes, by execution.
+    /// The outcomes of Transitions, Wakes and CloseBatches, by execution.
     changes: HashMap<Key, Outcome>,
     /// The queues whose self-claiming Starts were queued.
     queued_in: HashSet<String>,
@@ -219,6 +221,10 @@ impl Findings {
         }
         if is_rejected {
             return Ok(Outcome::Full);
+        }
+        if start.is_bundle() {
+            // it does not fit into its batch
+            return Ok(Outcome::NotFound);
         }
         Err(StoreError::Corrupt(format!(
             "execution {} could not be inserted, but no other execution has its key or workflow_id",

@@ -11,6 +11,7 @@ use stepfast_core::store::{
 use uuid::Uuid;
 
 use crate::changes::Changes;
+use crate::conn::batches::lock_batches_query;
 use crate::conn::pipeline::{Query, QueryResult, column, param};
 use crate::conn::statements::Sql;
 use crate::error::store_error;
@@ -93,6 +94,12 @@ impl LockedRows {
             }
         }
         Ok(())
+    }
+
+    /// Returns the query that locks the unfinished batches among the rows; `None` if there are none.
+    pub(crate) fn lock_batches_query(&self) -> Option<Query<'static>> {
+        let unfinished = self.rows.iter().filter(|(_, row)| !row.status.is_terminal());
+        lock_batches_query(unfinished.map(|(key, _)| *key).filter(|key| key.is_batch()).collect())
     }
 
     /// Whether `locked` contains all rows of `self`.
@@ -246,6 +253,12 @@ impl<'a> RequestDecisions<'a> {
             Self::delete_wake_conditions(&cancelled, &mut queries);
             let params = vec![column(&cancelled, |(key, _)| to_uuid(*key))];
             queries.push(Query { sql: Sql::ClearRequests, action: "deleting requests", params });
+            let batches: Vec<Key> =
+                cancelled.iter().map(|(key, _)| *key).filter(|key| key.is_batch()).collect();
+            if !batches.is_empty() {
+                let params = vec![column(&batches, |key| to_uuid(*key))];
+                queries.push(Query { sql: Sql::DeleteBatches, action: "deleting batches", params });
+            }
         }
         if !self.resumed.is_empty() {
             let mut resumed = self.resumed.clone();

@@ -10,10 +10,11 @@ use tokio_postgres::types::ToSql;
 use crate::conn::pipeline::{Param, Query, column, param};
 use crate::conn::statements::Sql;
 use crate::error::DEPTH_LIMIT_CHECK;
+use crate::flush::bundles::{BundleChains, stored_count};
 use crate::rows::types::{Timestamptz, non_empty_bytes, to_uuid};
 
 /// The kind of a Start, which decides the statement that inserts it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StartKind {
     /// Starts of running executions, with a minted key and without options. Such Starts cannot be duplicates.
     Running,
@@ -30,11 +31,13 @@ pub(crate) enum StartKind {
     Named,
     /// All other Starts, whose statement has a parameter for every column.
     Special,
+    /// Starts of bundles. Their statement inserts those that fit into their batches.
+    Bundle,
 }
 
 /// The statement of each kind, with its `action` and its parameters, in the order in which a flush sends them.
 #[rustfmt::skip]
-const STATEMENTS: [(StartKind, Sql, &str, &[StartColumn]); 7] = [
+const STATEMENTS: [(StartKind, Sql, &str, &[StartColumn]); 8] = [
     (StartKind::Running, Sql::StartRunning, "inserting executions",
         &[WORKER, CREATED_AT, KEY, WORKFLOW, INPUT]),
     (StartKind::Ended, Sql::StartEnded, "inserting executions",
@@ -51,6 +54,11 @@ const STATEMENTS: [(StartKind, Sql, &str, &[StartColumn]); 7] = [
         &[WORKER, CREATED_AT, ENDED_AT, FINGERPRINT, STATUS, KEY, WORKFLOW, WORKFLOW_ID, INPUT, OUTCOME,
           LANE]),
     (StartKind::Special, Sql::Start, "inserting executions",
+        &[CREATED_AT, ENDED_AT, DEADLINE_AT, OWNER, FINGERPRINT, STATUS, IS_PARKED, IS_DETACHED, KEY, ROOT, PARENT,
+          WORKFLOW, WORKFLOW_ID, INPUT, OUTCOME, PENDING_SLEEPS, APP_VERSION, QUEUE, QUEUE_KEY, PRIORITY, DEDUP_ID,
+          RUN_TIMEOUT, WORKER, LANE]),
+    // and the parameters of BundleChains
+    (StartKind::Bundle, Sql::StartBundles, "inserting bundles",
         &[CREATED_AT, ENDED_AT, DEADLINE_AT, OWNER, FINGERPRINT, STATUS, IS_PARKED, IS_DETACHED, KEY, ROOT, PARENT,
           WORKFLOW, WORKFLOW_ID, INPUT, OUTCOME, PENDING_SLEEPS, APP_VERSION, QUEUE, QUEUE_KEY, PRIORITY, DEDUP_ID,
           RUN_TIMEOUT, WORKER, LANE]),
@@ -116,13 +124,15 @@ impl<'a> StartBatch<'_, 'a> {
 /// The Starts of a flush, sorted by kind, with their indexes in the flush.
 #[derive(Default)]
 pub(crate) struct SortedStarts<'a> {
-    /// The Starts of each kind. Running and ended ones are in key order, queued and self-claiming ones in the order of
-    /// the flush. Debounced ones are ordered by their dedup key, and only the last one of each dedup key is included.
+    /// The Starts of each kind. Running and ended ones are in key order; queued ones, self-claiming ones and bundles are
+    /// in the order of the flush. Debounced ones are ordered by their dedup key, and only the last one of each dedup key is included.
     /// Named and special ones are ordered by their unique columns. If a special Start has a workflow_id, all named
     /// Starts are special, too.
     by_kind: [Vec<(usize, &'a Start)>; STATEMENTS.len()],
     /// Debounced Starts that a later debounced Start of the same flush supersedes.
     pub superseded: Vec<(usize, &'a Start)>,
+    /// The Starts of batches that have not ended.
+    batches: Vec<&'a Start>,
     /// The attributes of all Starts: key of the execution, name, and value.
     attributes: Vec<(Key, &'a str, &'a str)>,
     /// The Starts whose queue is full, in the order of the flush.
@@ -139,6 +149,9 @@ impl<'a> SortedStarts<'a> {
             let Write::Start(start) = write else { continue };
             let attributes = start.attributes.iter();
             starts.attributes.extend(attributes.map(|(name, value)| (start.key, name, value)));
+            if start.key.is_batch() && !start.state.status().is_terminal() {
+                starts.batches.push(start);
+            }
             starts.of_mut(StartKind::of(start)).push((i, start));
         }
         starts.of_mut(StartKind::Running).sort_by_key(|(_, start)| start.key);
@@ -149,8 +162,8 @@ impl<'a> SortedStarts<'a> {
         last.sort_by(|(_, a), (_, b)| dedup_key(a).cmp(&dedup_key(b)));
         *starts.of_mut(StartKind::Debounced) = last;
         starts.superseded = superseded;
-        if starts.of(StartKind::Special).iter().any(|(_, start)| matches!(start.state, State::Queued { .. }))
-        {
+        let mut special = starts.of(StartKind::Special).iter().chain(starts.of(StartKind::Bundle));
+        if special.any(|(_, start)| matches!(start.state, State::Queued { .. })) {
             // all queued Starts become special, so that they become ready in the order of the flush
             let queued = starts.take(StartKind::Queued);
             starts.of_mut(StartKind::Special).extend(queued);
@@ -214,12 +227,29 @@ impl<'a> SortedStarts<'a> {
         (!batch.starts.is_empty()).then_some(query)
     }
 
+    /// Adds the query that inserts the rows of batches. It comes after their executions and before their bundles.
+    fn push_batches(&self, queries: &mut Vec<Query<'a>>) {
+        if !self.batches.is_empty() {
+            let params = vec![
+                column(&self.batches, |start| to_uuid(start.key)),
+                column(&self.batches, |start| start.item_count.map(stored_count)),
+            ];
+            queries.push(Query { sql: Sql::InsertBatches, action: "inserting batches", params });
+        }
+    }
+
     /// Adds the queries that insert the Starts.
     pub(crate) fn push_queries(&self, worker: WorkerId, lane: u16, queries: &mut Vec<Query<'a>>) {
         for (kind, sql, action, columns) in STATEMENTS {
             let batch = StartBatch { worker, lane, starts: self.of(kind) };
+            if kind == StartKind::Bundle {
+                self.push_batches(queries);
+            }
             if !batch.starts.is_empty() {
-                let params = columns.iter().map(|column| column(&batch)).collect();
+                let mut params: Vec<Param<'a>> = columns.iter().map(|column| column(&batch)).collect();
+                if kind == StartKind::Bundle {
+                    params.extend(BundleChains::params(batch.starts));
+                }
                 queries.push(Query { sql, action, params });
             }
         }
@@ -242,6 +272,9 @@ impl<'a> SortedStarts<'a> {
 
 impl StartKind {
     pub(crate) fn of(start: &Start) -> Self {
+        if start.is_bundle() {
+            return Self::Bundle;
+        }
         if start.debounce_window.is_some() {
             return Self::Debounced;
         }

@@ -1,5 +1,6 @@
 //! Reads: loads and lists by [`Reader`], on connections of their own.
 
+mod batches;
 mod graphs;
 pub(crate) mod queues;
 pub(crate) mod workers;
@@ -14,15 +15,17 @@ use stepfast_core::store::{Detail, ExecutionId, Filter, Page, Record, StoreError
 use tokio_postgres::Row;
 
 use crate::conn::background::BackgroundRuntime;
+use crate::conn::batches::{item_queries, outcome_queries};
 use crate::conn::connector::Connector;
 use crate::conn::pipeline;
-use crate::conn::pipeline::{Query, param};
+use crate::conn::pipeline::{Query, QueryResult, param};
 use crate::conn::pool::ReaderPool;
 use crate::conn::session::TxPart;
 use crate::conn::statements::Sql;
 use crate::error::{corrupt, query_error};
+use crate::rows::bundles::BundleItems;
 use crate::rows::types::{Timestamptz, to_uuid};
-use crate::rows::{Columns, RecordDetails, parse_execution, parse_listed_execution};
+use crate::rows::{Columns, RecordDetails, parse_listed_execution, parse_record};
 
 /// The store's loads and lists, with their pool of connections.
 pub(crate) struct Reader {
@@ -62,7 +65,9 @@ impl Reader {
         let action = "loading executions";
         let is_bare = detail == Detail::Outcome;
         let load = Query { sql: Sql::Load, action, params: vec![param(keys), param(given), param(is_bare)] };
-        if is_bare {
+        let may_be_bundle =
+            |id: &ExecutionId| matches!(id, ExecutionId::Key(key) if key.last_index().is_some());
+        if is_bare && !ids.iter().any(may_be_bundle) {
             return Ok(order_by_ids(ids, &parse_records(&self.query(load).await?)?));
         }
         // the rows and their details must come from one snapshot
@@ -70,19 +75,15 @@ impl Reader {
         let results =
             pipeline::run(pooled.session(), TxPart::BeginSnapshot, &[load]).await.map_err(query_error)?;
         let mut records = parse_records(&results.first().ok_or_else(|| corrupt("a query result"))?.rows)?;
-        let found_keys: Vec<_> = records.iter().map(|record| to_uuid(record.execution.key)).collect();
-        let details_query = |sql| Query { sql, action, params: vec![param(found_keys.clone())] };
-        let queries = [Sql::Checkpoints, Sql::Attempts, Sql::Requests, Sql::Attributes].map(details_query);
+        let bundles = BundleItems::new(&records);
+        let queries = if is_bare {
+            outcome_queries(&bundles, action).into()
+        } else {
+            detail_queries(&records, &bundles, action)
+        };
         let results = pipeline::run(pooled.session(), TxPart::End, &queries).await.map_err(query_error)?;
         pooled.release();
-        let [checkpoints, attempts, requests, attributes] = results.as_slice() else {
-            return Err(corrupt("a query result"));
-        };
-        let details = RecordDetails::new(&records);
-        details.add_checkpoints(&checkpoints.rows, &mut records)?;
-        details.add_attempts(&attempts.rows, &mut records)?;
-        details.add_requests(&requests.rows, &mut records)?;
-        details.add_attributes(&attributes.rows, &mut records)?;
+        add_details(&bundles, &queries, &results, &mut records)?;
         Ok(order_by_ids(ids, &records))
     }
 
@@ -152,7 +153,40 @@ impl Reader {
 }
 
 fn parse_records(rows: &[Row]) -> Result<Vec<Record>, StoreError> {
-    rows.iter().map(|row| parse_execution(row).map(Record::without_details)).collect()
+    rows.iter().map(parse_record).collect()
+}
+
+/// Returns the queries for everything that is recorded about executions beside their rows.
+fn detail_queries(records: &[Record], bundles: &BundleItems, action: &'static str) -> Vec<Query<'static>> {
+    let keys: Vec<_> = records.iter().map(|record| to_uuid(record.execution.key)).collect();
+    let details_query = |sql| Query { sql, action, params: vec![param(keys.clone())] };
+    let details = [Sql::Checkpoints, Sql::Attempts, Sql::Requests, Sql::Attributes].map(details_query);
+    let items = (!bundles.is_empty()).then(|| item_queries(bundles, action));
+    details.into_iter().chain(items.into_iter().flatten()).collect()
+}
+
+/// Adds the results of queries for details to `records`.
+fn add_details(
+    bundles: &BundleItems,
+    queries: &[Query<'_>],
+    results: &[QueryResult],
+    records: &mut [Record],
+) -> Result<(), StoreError> {
+    let details = RecordDetails::new(records);
+    for (query, QueryResult { rows, .. }) in queries.iter().zip(results) {
+        match query.sql {
+            Sql::Checkpoints => details.add_checkpoints(rows, records)?,
+            Sql::Attempts => details.add_attempts(rows, records)?,
+            Sql::Requests => details.add_requests(rows, records)?,
+            Sql::Attributes => details.add_attributes(rows, records)?,
+            Sql::Packs => bundles.add_packs(rows, records)?,
+            Sql::PromotedItems => bundles.add_promoted(rows, records)?,
+            Sql::ItemCheckpoints => bundles.add_checkpoints(rows, records)?,
+            Sql::ItemAttempts => bundles.add_attempts(rows, records)?,
+            _ => return Err(corrupt("a query result")),
+        }
+    }
+    Ok(())
 }
 
 /// Returns the record of each id, in the order of `ids`, or `None` for an id without a record. A repeated id gets its

@@ -1,5 +1,6 @@
 //! Rows: converts columns to the types of the store contract, and back.
 
+pub(crate) mod bundles;
 pub(crate) mod queues;
 pub(crate) mod types;
 
@@ -20,6 +21,7 @@ use tokio_postgres::types::FromSql;
 use uuid::Uuid;
 
 use crate::error::{corrupt, store_error};
+use crate::rows::bundles::bundle_record;
 use crate::rows::types::{Timestamptz, to_key, to_payload};
 
 /// A reader of a row's columns, one after the other.
@@ -121,14 +123,17 @@ pub(crate) fn parse_listed_execution(row: &Row) -> Result<Execution, StoreError>
     Ok(execution)
 }
 
-/// Parses an execution from the columns that load, list and claim have in common.
-pub(crate) fn parse_execution(row: &Row) -> Result<Execution, StoreError> {
-    parse_execution_columns(&mut Columns::new(row))
+/// Parses a row of `load.sql`, into a record without details.
+pub(crate) fn parse_record(row: &Row) -> Result<Record, StoreError> {
+    let mut row = Columns::new(row);
+    let execution = parse_execution_columns(&mut row)?;
+    Ok(Record { bundle: bundle_record(row.next()?), ..Record::without_details(execution) })
 }
 
 /// A row of `claim.sql`: an execution, with facts that only the claim needs.
 pub(crate) struct ClaimedRow {
-    pub execution: Execution,
+    /// The record without details.
+    pub record: Record,
     /// Whether the execution has checkpoints, attempts or requests.
     pub has_history: bool,
     /// Whether the claim has found more executions than it takes. The value is the same in each row.
@@ -144,13 +149,11 @@ impl ClaimedRow {
     /// Parses a row of `claim.sql` or `claim_quarantined.sql`.
     pub(crate) fn parse(row: &Row) -> Result<Self, StoreError> {
         let mut row = Columns::new(row);
-        Ok(Self {
-            execution: parse_execution_columns(&mut row)?,
-            has_history: row.next()?,
-            has_more: row.next()?,
-            is_complete: row.next()?,
-            seq: row.next()?,
-        })
+        let record = Record::without_details(parse_execution_columns(&mut row)?);
+        let (has_history, has_more, is_complete) = (row.next()?, row.next()?, row.next()?);
+        let seq = row.next()?;
+        let record = Record { bundle: bundle_record(row.next()?), ..record };
+        Ok(Self { record, has_history, has_more, is_complete, seq })
     }
 }
 
@@ -216,6 +219,22 @@ fn parse_placement(row: &mut Columns<'_>) -> Result<Option<Arc<Placement>>, Stor
     Ok(queue.map(|queue| Arc::new(placement(queue))))
 }
 
+/// Adds a checkpoint to a record, or notes the column that this version does not support.
+fn add_checkpoint(record: &mut Record, checkpoint: Result<Checkpoint, &'static str>) {
+    match checkpoint {
+        Ok(checkpoint) => record.checkpoints.push(checkpoint),
+        Err(column) => record.execution.note_unreadable(column),
+    }
+}
+
+/// Adds an attempt to a record, or notes the column that this version does not support.
+fn add_attempt(record: &mut Record, attempt: Result<Attempt, &'static str>) {
+    match attempt {
+        Ok(attempt) => record.attempts.push(attempt),
+        Err(column) => record.execution.note_unreadable(column),
+    }
+}
+
 /// An index of records by execution, by which rows with details are added to their records.
 pub(crate) struct RecordDetails {
     indexes: HashMap<Key, usize>,
@@ -234,10 +253,7 @@ impl RecordDetails {
             let execution = row.key()?;
             let checkpoint = row.checkpoint(execution)?;
             if let Some(record) = self.record(execution, records) {
-                match checkpoint {
-                    Ok(checkpoint) => record.checkpoints.push(checkpoint),
-                    Err(column) => record.execution.note_unreadable(column),
-                }
+                add_checkpoint(record, checkpoint);
             }
         }
         Ok(())
@@ -250,10 +266,7 @@ impl RecordDetails {
             let execution = row.key()?;
             let attempt = row.attempt(execution)?;
             if let Some(record) = self.record(execution, records) {
-                match attempt {
-                    Ok(attempt) => record.attempts.push(attempt),
-                    Err(column) => record.execution.note_unreadable(column),
-                }
+                add_attempt(record, attempt);
             }
         }
         Ok(())

@@ -1,0 +1,66 @@
+//! Reads of batches: their bundles, and the numbers of their items.
+
+use stepfast_core::Key;
+use stepfast_core::key::MAX_BATCH_ITEMS;
+use stepfast_core::store::{BatchItems, BundledItems, EndedItems, Status, StoreError};
+use tokio_postgres::Row;
+
+use crate::conn::pipeline::{Query, param};
+use crate::conn::statements::Sql;
+use crate::error::corrupt;
+use crate::read::Reader;
+use crate::rows::Columns;
+use crate::rows::types::to_uuid;
+
+impl Reader {
+    /// Lists bundles; see [`Store::bundles`](stepfast_core::Store::bundles).
+    pub(crate) async fn bundles(
+        &self,
+        batch: Key,
+        first_item: u32,
+        limit: u64,
+    ) -> Result<Vec<Key>, StoreError> {
+        if !batch.is_batch() || u64::from(first_item) >= MAX_BATCH_ITEMS {
+            return Ok(Vec::new());
+        }
+        let params = vec![
+            param(to_uuid(batch.bundle(first_item))),
+            param(to_uuid(batch)),
+            param(i64::try_from(limit).unwrap_or(i64::MAX)),
+        ];
+        let rows = self.query(Query { sql: Sql::Bundles, action: "listing bundles", params }).await?;
+        rows.iter().map(|row| Columns::new(row).key()).collect()
+    }
+
+    /// Counts the items of a batch; see [`Store::batch_items`](stepfast_core::Store::batch_items).
+    pub(crate) async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError> {
+        let mut items = BatchItems::default();
+        if !batch.is_batch() {
+            return Ok(items);
+        }
+        let params =
+            vec![param(to_uuid(batch)), param(to_uuid(batch.item(0))), param(to_uuid(batch.bundle(0)))];
+        for row in self.query(Query { sql: Sql::BatchItems, action: "counting items", params }).await? {
+            add_row(&row, &mut items)?;
+        }
+        Ok(items)
+    }
+}
+
+/// Adds a row of batch_items.sql.
+fn add_row(row: &Row, items: &mut BatchItems) -> Result<(), StoreError> {
+    let mut row = Columns::new(row);
+    let kind: &str = row.next()?;
+    // an unknown status is shown as queued
+    let status = row.status()?.unwrap_or(Status::Queued);
+    let mut count = || row.next::<i64>().map(i64::unsigned_abs);
+    let number = count()?;
+    let packed = EndedItems { completed: count()?, failed: count()?, cancelled: count()? };
+    match kind {
+        "closed" => items.closed_with = Some(number),
+        "bundled" => items.bundles.push((status, BundledItems { items: number, packed })),
+        "promoted" => items.promoted.push((status, number)),
+        _ => return Err(corrupt("a query result")),
+    }
+    Ok(())
+}
