@@ -5,6 +5,7 @@
 //! of the device and the database without an engine. [`idle`], [`takeover`] and [`queue::pauses`] start
 //! [workers](crate::worker) as separate processes.
 
+pub mod batching;
 pub mod flush;
 pub mod graphs;
 pub mod history;

@@ -85,6 +85,15 @@ pub struct Row {
     /// and sync) or `commit` (a bare commit of the store).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
+    /// The measured operation on batches: `write`, `run`, or `single calls`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub op: Option<String>,
+    /// The number of items of a batch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<u64>,
+    /// The corresponding rate of a report that others have published, in operations per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published_per_second: Option<f64>,
     /// The number of concurrent callers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<usize>,

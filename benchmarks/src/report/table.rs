@@ -120,6 +120,29 @@ pub fn time_table(rows: &[Row]) -> Table {
     table
 }
 
+/// Returns a table with a line for each row of an experiment with batches.
+pub fn batch_table(rows: &[Row]) -> Table {
+    let mut table = Table::new();
+    let header =
+        ["operation", "batch", "callers", "items", "failed", "items/s", "published/s", "p50 ms", "p99 ms"];
+    table.load_style(ASCII_MARKDOWN).set_header(header);
+    let number = |number: Option<u64>| number.map_or(String::new(), |it| it.to_string());
+    for row in rows {
+        table.add_row([
+            row.op.clone().unwrap_or_default(),
+            number(row.batch),
+            number(row.concurrency.map(|it| it as u64)),
+            row.completed.to_string(),
+            row.failed.to_string(),
+            format!("{:.0}", row.per_second),
+            row.published_per_second.map_or(String::new(), |it| format!("{it:.0}")),
+            format!("{:.3}", row.p50_ms),
+            format!("{:.3}", row.p99_ms),
+        ]);
+    }
+    table
+}
+
 /// Returns a table of what bounds each row: the shares of its time, and what it wrote. `None` if that was not measured. All
 /// rows must be of one store.
 pub fn bound_table(rows: &[Row]) -> Option<Table> {

@@ -521,14 +521,6 @@ impl Store for FaultStore {
         finish_call(Call::Heartbeat, fault, reply)
     }
 
-    async fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError> {
-        self.inner.bundles(batch, first_item, limit).await
-    }
-
-    async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError> {
-        self.inner.batch_items(batch).await
-    }
-
     async fn load(&self, ids: &[ExecutionId], detail: Detail) -> Result<Vec<Option<Record>>, StoreError> {
         let fault = self.begin_call(Call::Load).await?;
         finish_call(Call::Load, fault, self.inner.load(ids, detail).await)

@@ -1,6 +1,7 @@
 //! `stepfast bench`: runs an experiment, prints a table, writes the JSON.
 
 mod backlog;
+mod batching;
 mod graphs;
 mod history;
 mod idle;
@@ -70,6 +71,8 @@ pub(crate) enum BenchCommand {
     Pipeline(graphs::GraphBenchArgs),
     /// Graphs with few and with many tasks: the time per task.
     LargeGraph(large_graph::LargeGraphArgs),
+    /// Items written in calls of one to many, single calls, and large batches that run to their ends.
+    Batching(batching::BatchingArgs),
     #[command(hide = true)]
     Worker(takeover::WorkerProcessArgs),
 }
@@ -96,6 +99,7 @@ impl BenchCommand {
             BenchCommand::Parallel(graph) => graph.run(Shape::Parallel).await,
             BenchCommand::Pipeline(graph) => graph.run(Shape::Pipeline).await,
             BenchCommand::LargeGraph(graph) => graph.run().await,
+            BenchCommand::Batching(batching) => batching.run().await,
             BenchCommand::Worker(worker) => worker.run().await,
         }
     }

@@ -1,0 +1,46 @@
+//! `stepfast bench batching`.
+
+use std::time::Duration;
+
+use clap::Args;
+use stepfast_benchmarks::experiments::batching::{self, BatchingParameters};
+use stepfast_benchmarks::report::table;
+
+use super::graphs::parse_positive;
+use super::{BenchArgs, Sdk, progress_bar};
+
+#[derive(Args)]
+pub(crate) struct BatchingArgs {
+    #[command(flatten)]
+    common: BenchArgs,
+    /// Items per call of the write rows; separate several values by commas.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1,10,100,1000,2000,5000,10000,20000",
+        value_parser = parse_positive
+    )]
+    batch: Vec<usize>,
+    /// Seconds for which each number of items per call, and each number of callers, is measured.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
+    /// Items of the batches that run to their ends; separate several values by commas.
+    #[arg(long, value_delimiter = ',', default_value = "1000000")]
+    items: Vec<u64>,
+    /// Tasks that start executions by single calls; separate several values by commas.
+    #[arg(long, value_delimiter = ',', default_value = "1,64,1000", value_parser = parse_positive)]
+    callers: Vec<usize>,
+}
+
+impl BatchingArgs {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let Self { common, batch: sizes, seconds, items, callers } = self;
+        let parameters = BatchingParameters { sizes, duration: Duration::from_secs(seconds), items, callers };
+        let bar = progress_bar(parameters.total());
+        let place = common.place();
+        let (rows, figures) = batching::run(|| place.open_fresh(), &parameters, &|| bar.inc(1)).await?;
+        bar.finish_and_clear();
+        let report = common.report("batching", Sdk::Rust, rows, figures).await?;
+        common.output(&report, &table::batch_table(&report.rows))
+    }
+}
