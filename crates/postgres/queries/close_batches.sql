@@ -1,11 +1,15 @@
 -- Closes open batches, which this transaction has locked. $1: the batches, $2: their numbers of items, $3: for each batch the
 -- lowest key of its bundles, $4: the worker, $5: its lane. Returns one row: the number of closed batches, and a kept report of
--- those that do not exist or have another number of items, null if there are none.
+-- those that do not exist or have another number of items, null if there are none. The OFFSET keeps the plan as it is written;
+-- locked rows are found again by ctid.
 WITH closed AS (
     UPDATE batches AS b
     SET item_count = u.item_count
-    FROM unnest($1::uuid[], $2::bigint[]) AS u (key, item_count)
-    WHERE b.key = u.key AND b.item_count IS NULL
+    FROM (SELECT u.item_count, o.place
+          FROM unnest($1::uuid[], $2::bigint[]) AS u (key, item_count)
+          CROSS JOIN LATERAL (SELECT o.ctid AS place FROM batches AS o
+                              WHERE o.key = u.key AND o.item_count IS NULL OFFSET 0) AS o) AS u
+    WHERE b.ctid = u.place
     RETURNING b.key
 ), others AS (
     SELECT u.key

@@ -25,6 +25,13 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::StartQueued, &[]),
     (Sql::StartSelfClaiming, &[]),
     (Sql::Start, &[]),
+    (Sql::InsertBatches, &[]),
+    (Sql::StartBundles, &[]),
+    (Sql::LockBatches, &[]),
+    (Sql::CloseBatches, &[]),
+    (Sql::EndBatches, &[]),
+    (Sql::DeleteBatches, &[]),
+    (Sql::InsertPacks, &[]),
     (Sql::InsertCheckpoints, &["on requests others"]),
     (Sql::InsertAttempts, &["on requests others"]),
     (Sql::InsertChunks, &[]),
@@ -79,6 +86,12 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::Checkpoints, &[]),
     (Sql::Attempts, &[]),
     (Sql::Requests, &[]),
+    (Sql::Packs, &[]),
+    (Sql::PromotedItems, &[]),
+    (Sql::ItemCheckpoints, &[]),
+    (Sql::ItemAttempts, &[]),
+    (Sql::Bundles, &[]),
+    (Sql::BatchItems, &[]),
     // one row
     (Sql::Renew, &["on shard"]),
     // the first rows of an order
@@ -103,6 +116,8 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     // small tables, walked in the order of an index
     (Sql::DeleteStaleReady, &[]),
     (Sql::SatisfiedWaits, &["on waits"]),
+    (Sql::ClosedBatches, &[]),
+    (Sql::CompleteBatches, &[]),
     (Sql::DeleteOrphanedSlots, &["on slots"]),
 ];
 
@@ -149,7 +164,7 @@ async fn fill(db: &Fixture, rows: u32) {
              SELECT now(), i % 5, gen_random_uuid(), CASE WHEN i % 5 = 2 THEN i % 3 END, \
                     CASE WHEN i % 4 = 0 THEN gen_random_uuid() END, 'order', 'id-' || gen_random_uuid(), 'x' \
              FROM generate_series(1, {rows}) i; \
-             TRUNCATE attributes, checkpoints, attempts, chunks, ready, timers, waits, requests, queues, depths, slots, rates, assignments, inbox, deadlines; \
+             TRUNCATE attributes, checkpoints, attempts, chunks, ready, timers, waits, requests, queues, depths, slots, rates, assignments, inbox, deadlines, batches, bundles, packs; \
              INSERT INTO checkpoints SELECT now(), 1, 1, null, 1, 1, key, 'a', 's', 'o' FROM executions; \
              INSERT INTO attempts SELECT now(), 1, key, 'a', 'f' FROM executions; \
              INSERT INTO attributes SELECT key, 'n', 'v' FROM executions; \
@@ -165,6 +180,9 @@ async fn fill(db: &Fixture, rows: u32) {
              INSERT INTO timers SELECT now(), key, E'order\\x01\\x01default', true FROM executions; \
              INSERT INTO deadlines SELECT now(), key FROM executions; \
              INSERT INTO waits SELECT key, key FROM executions; \
+             INSERT INTO batches SELECT 1, key FROM executions; \
+             INSERT INTO bundles SELECT 1, key FROM executions; \
+             INSERT INTO packs SELECT 1, 1, 0, 0, key, 'x' FROM executions; \
              INSERT INTO requests SELECT now(), 1, key, key FROM executions",
         ))
         .await
@@ -190,6 +208,9 @@ async fn every_hot_statement_uses_an_index() {
         "inbox",
         "attributes",
         "deadlines",
+        "batches",
+        "bundles",
+        "packs",
     ];
     for table in TABLES.iter().chain(&more) {
         let no_surprises = format!("ALTER TABLE {table} SET (autovacuum_enabled = off)");
@@ -210,7 +231,7 @@ async fn every_hot_statement_uses_an_index() {
         }
         if statistics.contains("while they were empty") {
             let roles = "TRUNCATE attempts, chunks, ready, timers, waits, requests, queues, depths, slots, rates, \
-                 assignments";
+                 assignments, batches, bundles, packs";
             db.sql.batch_execute(roles).await.unwrap();
         }
         if analyze {

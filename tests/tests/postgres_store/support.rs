@@ -234,6 +234,7 @@ pub(crate) fn start_of(key: Key, state: State) -> Start {
         debounce_window: None,
         run_timeout: None,
         attributes: Attributes::NONE,
+        item_count: None,
         state,
     }
 }

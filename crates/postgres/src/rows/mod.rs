@@ -252,7 +252,7 @@ impl RecordDetails {
             let mut row = Columns::new(row);
             let execution = row.key()?;
             let checkpoint = row.checkpoint(execution)?;
-            if let Some(record) = self.record(execution, records) {
+            if let Some(record) = self.record_without_items(execution, records) {
                 add_checkpoint(record, checkpoint);
             }
         }
@@ -265,7 +265,7 @@ impl RecordDetails {
             let mut row = Columns::new(row);
             let execution = row.key()?;
             let attempt = row.attempt(execution)?;
-            if let Some(record) = self.record(execution, records) {
+            if let Some(record) = self.record_without_items(execution, records) {
                 add_attempt(record, attempt);
             }
         }
@@ -295,6 +295,11 @@ impl RecordDetails {
             }
         }
         Ok(())
+    }
+
+    /// Returns the record of an execution, unless it is a bundle: its checkpoints and attempts are those of its items.
+    fn record_without_items<'a>(&self, key: Key, records: &'a mut [Record]) -> Option<&'a mut Record> {
+        self.record(key, records).filter(|record| record.bundle.is_none())
     }
 
     fn record<'a>(&self, key: Key, records: &'a mut [Record]) -> Option<&'a mut Record> {
