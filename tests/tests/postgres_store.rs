@@ -5,6 +5,7 @@
 
 mod postgres_store {
     mod assignments;
+    mod batches;
     mod cancel;
     mod claim;
     mod claim_cursors;

@@ -46,7 +46,7 @@ impl<'a> FlushPlan<'a> {
         };
         for (i, write) in flush.writes.iter().enumerate() {
             match write {
-                Write::Start(_) => {}
+                Write::Start(_) | Write::Pack(_) | Write::CloseBatch(_) => {}
                 Write::Checkpoint(checkpoint) => plan.checkpoints.push(checkpoint),
                 Write::Attempt(attempt) => plan.attempts.push(attempt),
                 Write::Transition(change) if matches!(change.state, State::Ended { .. }) => {
@@ -55,7 +55,6 @@ impl<'a> FlushPlan<'a> {
                 Write::Transition(change) => plan.transitions.push((i, change)),
                 Write::Wake(key) if key.is_batch() => {}
                 Write::Wake(key) => plan.wakes.push(*key),
-                Write::Pack(_) | Write::CloseBatch(_) => {}
                 Write::Request(request) => plan.requests.push((i, request)),
                 Write::ClearRequests(key) => plan.cleared_requests.push(*key),
                 Write::Chunk(chunk) if chunk.is_withdrawal() => plan.withdrawn_values.push(chunk),
