@@ -49,7 +49,7 @@ super::cases![
 const FIRST: u32 = 10;
 const COUNT: u32 = 10;
 
-/// What [`fill_bundle`] records of the middle one of three bundles.
+/// The record of the middle one of three bundles, as [`fill_bundle`] writes it.
 struct FilledBundle {
     batch: Key,
     key: Key,
