@@ -19,7 +19,7 @@ use crate::rows::{key_bytes, key_of, request_kind};
 use crate::{read, schema};
 
 /// Number of maintenances of a store from one sweep to the next; the first one makes a sweep due. A sweep wakes executions
-/// whose child has ended without a Wake, and deletes slots of executions that do not run.
+/// whose child has ended without a Wake, ends complete batches, and deletes slots of executions that do not run.
 const MAINTENANCES_PER_SWEEP: u64 = 60;
 
 impl Database {
