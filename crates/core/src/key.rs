@@ -107,6 +107,7 @@ impl Key {
     }
 
     /// Returns the key of an item of this batch, by index.
+    #[must_use]
     pub fn item(self, index: u32) -> Self {
         debug_assert!(self.is_batch() && u64::from(index) < MAX_BATCH_ITEMS, "item {index} of {self}");
         self.with_number(index)
@@ -114,6 +115,7 @@ impl Key {
 
     /// Returns the key of the bundle of this batch whose last item has this index. Every bundle with items at or behind an
     /// index has this key or a larger one.
+    #[must_use]
     pub fn bundle(self, last_index: u32) -> Self {
         debug_assert!(
             self.is_batch() && u64::from(last_index) < MAX_BATCH_ITEMS,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 use stepfast_core::queue::Queue;
-use stepfast_core::store::{CheckpointKind, Filter, RequestResult, Status};
+use stepfast_core::store::{CheckpointKind, Execution, Filter, RequestResult, Status};
 use stepfast_core::{BatchCounts, BatchHandle, Context, EndedItems, Error, Failure, ItemResult, Workflow};
 
 use super::support::{Count, GRACE, Latch, noop, open_engine, open_second_engine, shut_down};
@@ -100,7 +100,7 @@ async fn items_run_and_their_results_are_in_order(fixture: &dyn StoreFixture) {
     assert_eq!(outputs(&batch).await, (0..2_500).collect::<Vec<i64>>());
     assert_eq!(engine.get_batch::<i64>("b").await.unwrap().key(), batch.key());
     let listed = engine.list(&Filter::default()).await.unwrap().executions;
-    assert_eq!(listed.iter().map(|it| it.workflow_id()).collect::<Vec<_>>(), ["b"], "no bundles are listed");
+    assert_eq!(listed.iter().map(Execution::workflow_id).collect::<Vec<_>>(), ["b"], "no bundles are listed");
     shut_down(engine).await;
 }
 
@@ -153,7 +153,7 @@ async fn failed_items_do_not_fail_the_batch(fixture: &dyn StoreFixture) {
 
 async fn items_that_suspend_are_promoted(fixture: &dyn StoreFixture) {
     let sleeper = Workflow::new("sleeper", |mut cx: Context, x: u32| async move {
-        if x % 10 == 0 {
+        if x.is_multiple_of(10) {
             cx.sleep(Duration::from_millis(300)).await;
         }
         Ok::<_, Failure>(x)
