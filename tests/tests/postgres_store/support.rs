@@ -226,7 +226,6 @@ pub(crate) fn start_of(key: Key, state: State) -> Start {
         input: payload(&7),
         created_at: NOON,
         deadline_at: None,
-        item_count: None,
         is_guarded: false,
         has_begun: false,
         self_claims: false,
