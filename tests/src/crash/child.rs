@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
+use futures_util::{TryStreamExt, stream};
 use stepfast::clock::{Clock, SystemClock};
 use stepfast::store::{Filter, RequestResult};
 use stepfast::{Context, Engine, Error, Failure, Store, Workflow};
@@ -30,6 +31,11 @@ pub const SHUTDOWN_AFTER_VARIABLE: &str = "STEPFAST_CRASH_LEAVE";
 
 /// Number of children of a root: two in concurrent branches, and one that is started before it is awaited.
 pub const CHILDREN: usize = 3;
+
+/// Number of items of a batch, as a multiple of the number of executions.
+const ITEMS_PER_EXECUTION: u32 = 2;
+/// Length of the padding in an item's input. About 15 items fill a bundle.
+const ITEM_PADDING: usize = 4_000;
 
 /// The interval, in executions, at which one has a value of several chunks, and another one is cancelled.
 const RARE_INTERVAL: u32 = 7;
@@ -89,6 +95,12 @@ pub async fn run_executions(
             }
             Ok::<_, Error>(())
         }));
+    }
+    for is_streamed in [false, true] {
+        let (engine, sink, item) = (engine.clone(), sink.clone(), workflows.item.clone());
+        tasks.push(tokio::spawn(
+            async move { run_batch(&engine, &sink, &item, executions, is_streamed).await },
+        ));
     }
     let all = async {
         for task in tasks {
@@ -158,6 +170,42 @@ async fn start_and_cancel(
     }
 }
 
+/// Submits a batch, or continues its submission, and waits for its end.
+async fn run_batch(
+    engine: &Engine,
+    sink: &LineSink,
+    item: &Workflow<(u32, String), String>,
+    executions: u32,
+    is_streamed: bool,
+) -> Result<(), Error> {
+    let items = executions * ITEMS_PER_EXECUTION;
+    let inputs = (0..items).map(|n| (n, "x".repeat(ITEM_PADDING)));
+    let id = format!("{BATCH_PREFIX}{items}-{is_streamed}");
+    let batch = if is_streamed {
+        engine.submit_batch_stream(item, stream::iter(inputs.map(Ok))).batch_id(&id).await?
+    } else {
+        engine.submit_batch(item, inputs).batch_id(&id).await?
+    };
+    sink(&format!("started {id}"));
+    batch.wait().await?;
+    let results: Vec<_> = batch.results().try_collect().await?;
+    for (n, item) in results.iter().enumerate() {
+        let output = item.result.as_ref().ok();
+        let is_expected = item.index as usize == n && output == Some(&item_output(item.index));
+        assert!(is_expected, "item {n} of {id}: {item:?}");
+    }
+    assert_eq!(results.len(), items as usize, "{id}");
+    Ok(())
+}
+
+/// The beginning of the ids of batches, which continues with the number of their items.
+pub const BATCH_PREFIX: &str = "b-";
+
+/// Returns the output of item `n` of a batch.
+pub fn item_output(n: u32) -> String {
+    format!("item {n}")
+}
+
 /// Returns the output of the root workflow with input `n`.
 pub fn root_output(n: u32) -> String {
     let steps = ["row0", "row1", "row2", "flaky", "side0", "side1", "side2", "side3", "one", "one", "one"];
@@ -189,6 +237,7 @@ pub struct CrashWorkflows {
     child: Workflow<u32, String>,
     long_parent: Workflow<u32, String>,
     long_child: Workflow<u32, String>,
+    item: Workflow<(u32, String), String>,
     /// The inputs of long parents whose child runs a step.
     working: watch::Sender<BTreeSet<u32>>,
 }
@@ -234,7 +283,8 @@ impl CrashWorkflows {
                 both.await.0
             }
         });
-        Self { root: root_workflow(sink, child.clone()), child, long_parent, long_child, working }
+        let item = item_workflow(sink.clone(), child.clone());
+        Self { root: root_workflow(sink, child.clone()), child, long_parent, long_child, item, working }
     }
 
     /// Opens an engine with the workflows.
@@ -244,10 +294,33 @@ impl CrashWorkflows {
             .register(&self.child)
             .register(&self.long_parent)
             .register(&self.long_child)
+            .register(&self.item)
             .suspend_after(Duration::from_millis(20))
             .open()
             .await
     }
+}
+
+/// Returns the workflow of a batch's items: some end at once, and some have steps, sleeps that suspend, or a child.
+fn item_workflow(sink: LineSink, child: Workflow<u32, String>) -> Workflow<(u32, String), String> {
+    Workflow::new("item", move |mut cx: Context, (n, _): (u32, String)| {
+        let (sink, child) = (sink.clone(), child.clone());
+        async move {
+            let me = cx.execution_key();
+            if n.is_multiple_of(4) {
+                return Ok(item_output(n));
+            }
+            cx.step("one", || run_body(&sink, &me, "one", "-")).await?;
+            if n % 5 == 1 {
+                cx.sleep(Duration::from_millis(30)).await;
+            }
+            cx.step("two", || run_body(&sink, &me, "two", "one")).await?;
+            if n % 7 == 2 {
+                cx.child(&child, n).await?;
+            }
+            Ok::<_, Failure>(item_output(n))
+        }
+    })
 }
 
 fn child_workflow(sink: LineSink) -> Workflow<u32, String> {

@@ -16,6 +16,7 @@ const CHECKS: &[(&str, &str)] = &[
     ("rows in waits", "SELECT count(*) FROM waits"),
     ("rows in requests", "SELECT count(*) FROM requests"),
     ("rows in slots", "SELECT count(*) FROM slots"),
+    ("rows in batches", "SELECT count(*) FROM batches"),
     ("rows in inbox", "SELECT count(*) FROM inbox"),
     ("executions without an end", "SELECT count(*) FROM executions WHERE status < 4 OR ended_at IS NULL"),
     ("executions with an owner", "SELECT count(*) FROM executions WHERE owner IS NOT NULL"),
@@ -23,11 +24,6 @@ const CHECKS: &[(&str, &str)] = &[
         "running executions of owners that are not registered",
         "SELECT count(*) FROM executions e WHERE status = 2 AND NOT EXISTS \
          (SELECT 1 FROM workers w WHERE w.worker_id = e.owner)",
-    ),
-    (
-        "checkpoints of no execution",
-        "SELECT count(*) FROM checkpoints c WHERE NOT EXISTS \
-         (SELECT 1 FROM executions e WHERE e.key = c.execution)",
     ),
     (
         "children of no execution",
@@ -48,6 +44,13 @@ const CHECKS: &[(&str, &str)] = &[
 /// Leftovers that only SQLite has.
 const SQLITE_CHECKS: &[(&str, &str)] = &[
     (
+        // the checkpoints of an item belong to its batch
+        "checkpoints of no execution",
+        "SELECT count(*) FROM checkpoints c WHERE NOT EXISTS (SELECT 1 FROM executions e WHERE e.key = CASE \
+         WHEN substr(c.execution, 9, 1) < x'C0' THEN c.execution \
+         ELSE substr(c.execution, 1, 10) || x'FFFFFFFF' || substr(c.execution, 15) END)",
+    ),
+    (
         "assignments of no registration",
         "SELECT count(*) FROM assignments WHERE worker_id NOT IN (SELECT worker_id FROM workers)",
     ),
@@ -67,6 +70,13 @@ const SQLITE_CHECKS: &[(&str, &str)] = &[
 
 /// Leftovers that only Postgres has.
 const POSTGRES_CHECKS: &[(&str, &str)] = &[
+    (
+        // the checkpoints of an item belong to its batch
+        "checkpoints of no execution",
+        "SELECT count(*) FROM checkpoints c WHERE NOT EXISTS (SELECT 1 FROM executions e WHERE e.key = CASE \
+         WHEN get_byte(uuid_send(c.execution), 8) < 192 THEN c.execution \
+         ELSE overlay(replace(c.execution::text, '-', '') PLACING 'ffffffff' FROM 21)::uuid END)",
+    ),
     ("rows in deadlines", "SELECT count(*) FROM deadlines"),
     (
         "lanes that no later registration deletes",

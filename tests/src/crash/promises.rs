@@ -12,7 +12,7 @@ use stepfast::{Key, Status, Store};
 
 use crate::chaos::load;
 use crate::chaos::neighbour::NEIGHBOUR_PREFIX;
-use crate::crash::child::{CHILDREN, root_output};
+use crate::crash::child::{BATCH_PREFIX, CHILDREN, item_output, root_output};
 use crate::crash::leftovers;
 
 /// Maximum number of records that are loaded together.
@@ -135,6 +135,10 @@ impl Promises {
             self.expect(records.len() == keys.len(), || "an execution is listed and not found".into());
             for record in &records {
                 let own = children.remove(&record.execution.key).unwrap_or_default();
+                if record.execution.key.is_batch() {
+                    self.check_batch(store, &record.execution, is_done, &mut recorded).await;
+                    continue;
+                }
                 self.check_record(record, &own, is_done);
                 for step in recorded_steps(record) {
                     recorded.insert((record.execution.key.to_string(), step));
@@ -159,6 +163,60 @@ impl Promises {
             self.recorded_steps.entry(step).or_insert(now);
         }
         all.len() as u64
+    }
+
+    /// Checks a batch: its bundles are complete, each item has at most one outcome, and the record of each item without a
+    /// row of its own is consistent. Adds the recorded steps of these items to `recorded`.
+    async fn check_batch(
+        &mut self,
+        store: &Arc<dyn Store>,
+        batch: &Execution,
+        is_done: bool,
+        recorded: &mut HashSet<(String, String)>,
+    ) {
+        let id = batch.workflow_id();
+        let expected = if is_done { Status::Completed } else { batch.status };
+        self.expect(batch.status == expected, || format!("{id} is {:?} in the end", batch.status));
+        let bundles = store.bundles(batch.key, 0, MAX_LISTED as u64).await.unwrap();
+        let ids: Vec<ExecutionId> = bundles.into_iter().map(ExecutionId::Key).collect();
+        let (mut next, mut finished) = (0, 0);
+        for record in store.load(&ids, Detail::Full).await.unwrap().into_iter().flatten() {
+            let (Some(last), Some(bundle)) = (record.execution.key.last_index(), &record.bundle) else {
+                continue;
+            };
+            let first = (u64::from(last) + 1 - bundle.item_count) as u32;
+            self.expect(first == next, || format!("{id} has a bundle from {first}, not from {next}"));
+            next = last + 1;
+            let outcomes = bundle.outcomes().unwrap();
+            let is_single = outcomes.windows(2).all(|pair| pair[0].index < pair[1].index);
+            self.expect(is_single, || format!("{id} has two outcomes of an item"));
+            for item in &outcomes {
+                let output = item.outcome.decode::<String>().unwrap_or_default();
+                let is_expected = item.status == Status::Completed && output == item_output(item.index);
+                self.expect(is_expected, || format!("{id}#{} ended with {output:?}", item.index));
+            }
+            finished += outcomes.len() + bundle.promoted.len();
+            self.check_items(&record, recorded);
+        }
+        if batch.status.is_terminal() {
+            let items = id.trim_start_matches(BATCH_PREFIX).split('-').next().and_then(|it| it.parse().ok());
+            self.expect(items == Some(finished), || format!("{id} has {finished} items with an end"));
+        }
+    }
+
+    /// Checks the calls of a bundle's items without rows of their own.
+    fn check_items(&mut self, bundle: &Record, recorded: &mut HashSet<(String, String)>) {
+        let mut items: BTreeMap<Key, Record> = BTreeMap::new();
+        for checkpoint in &bundle.checkpoints {
+            let item = || {
+                Record::without_details(Execution { key: checkpoint.execution, ..bundle.execution.clone() })
+            };
+            items.entry(checkpoint.execution).or_insert_with(item).checkpoints.push(checkpoint.clone());
+        }
+        for (key, item) in items {
+            self.check_calls(&item, &BTreeSet::new());
+            recorded.extend(recorded_steps(&item).into_iter().map(|step| (key.to_string(), step)));
+        }
     }
 
     /// Checks a finished database by SQL; see [`leftovers`].
@@ -188,12 +246,16 @@ impl Promises {
         let workflow = load_workflow(row);
         let output: Option<fn(u32) -> String> = match workflow {
             "root" => Some(root_output),
+            "item" => Some(item_output),
             "order" => Some(load::order_output),
             "gated" => Some(load::gated_output),
             _ => None,
         };
         if let Some(output) = output.filter(|_| status.is_terminal()) {
-            let n = row.input.decode::<u32>().unwrap_or_default();
+            let n = match workflow {
+                "item" => row.input.decode::<(u32, String)>().unwrap_or_default().0,
+                _ => row.input.decode::<u32>().unwrap_or_default(),
+            };
             let (found, expected) = (row.outcome.decode::<String>().unwrap_or_default(), output(n));
             self.expect(found == expected, || format!("{id} returned {found:?} instead of {expected:?}"));
         }
@@ -236,7 +298,7 @@ impl Promises {
         let limit = match load_workflow(&record.execution) {
             "root" => CHILDREN,
             "order" => load::CHILDREN,
-            "long_parent" => 1,
+            "long_parent" | "item" => 1,
             _ => 0,
         };
         self.expect(children.len() <= limit, || format!("{id} has {} children, not {limit}", children.len()));

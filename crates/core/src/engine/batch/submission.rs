@@ -388,6 +388,7 @@ impl BatchSubmission<'_> {
         let Some((lane, lsn)) = staged else { return Err(engine.dropped_write_error()) };
         match lane.wait_durable(lsn).await {
             Outcome::Applied => {
+                crate::crash_point!("batch closed");
                 // the items may have ended before
                 engine.stage_unowned(self.batch, Write::Wake(self.batch));
                 Ok(())

@@ -207,7 +207,9 @@ impl UnpackedOutcomes {
     /// record what its items have reached.
     pub(crate) fn stage(self, run: &Run) -> Option<Lsn> {
         let pack = Pack { bundle: run.key, outcomes: self.outcomes };
-        run.stage_locked(&mut run.state(), Write::Pack(pack), self.reserved)
+        let lsn = run.stage_locked(&mut run.state(), Write::Pack(pack), self.reserved);
+        crate::crash_point!("pack staged");
+        lsn
     }
 }
 
@@ -276,6 +278,7 @@ impl Run {
         let start = bundle.start_of(item.index, item.input, true, new_state);
         bundle.note_promoted([item.index]);
         let lsn = self.stage_write(state, Write::Start(start), reserved, true);
+        crate::crash_point!("item promoted");
         bundle.note_left(open, item.index);
         lsn
     }
