@@ -131,7 +131,7 @@ fn concurrent_migrations_are_applied_once() {
         let migrated: Value = serde_json::from_slice(&output.stdout).unwrap();
         applied += migrated["migrations"].as_array().unwrap().len();
     }
-    assert_eq!(applied, 6);
+    assert_eq!(applied, 7);
 }
 
 #[test]

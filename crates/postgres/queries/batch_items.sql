@@ -13,6 +13,9 @@ UNION ALL
  GROUP BY e.status
  ORDER BY e.status)
 UNION ALL
+SELECT 'retried', 0::smallint, count(*), 0::bigint, 0::bigint, 0::bigint
+FROM bundles AS x WHERE x.key >= $2::uuid AND x.key < $3::uuid
+UNION ALL
 (SELECT 'promoted', e.status, count(*), 0::bigint, 0::bigint, 0::bigint
  FROM (SELECT e.status FROM executions AS e WHERE e.key >= $2::uuid AND e.key < $3::uuid OFFSET 0) AS e
  GROUP BY e.status

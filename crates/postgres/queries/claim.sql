@@ -124,7 +124,8 @@ WITH due AS MATERIALIZED (
               FROM (SELECT b.item_count,
                            ('x' || encode(substring(uuid_send(c.key) FROM 11 FOR 4), 'hex'))::bit(32)::bigint - 2147483648
                                AS last_item
-                    FROM bundles AS b WHERE b.key = c.key OFFSET 0) AS b
+                    FROM bundles AS b
+                    WHERE b.key = c.key AND get_byte(uuid_send(c.key), 10) >= 128 OFFSET 0) AS b
               OFFSET 0) AS b
         CROSS JOIN LATERAL (SELECT encode(overlay(b.key PLACING substring(int8send(b.first_item) FROM 5) FROM 11), 'hex')::uuid
                                        AS first_key,

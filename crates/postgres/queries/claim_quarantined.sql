@@ -30,7 +30,8 @@ SELECT key, root, parent, is_detached, workflow_id, workflow, fingerprint, statu
        NOT EXISTS (SELECT FROM unnest($3::text[], $4::bigint[]) AS u (name, version)
                    WHERE u.version IS DISTINCT FROM (SELECT q.version FROM queues AS q WHERE q.name = u.name)),
        NULL::bigint AS seq,
-       CASE WHEN get_byte(uuid_send(key), 8) >= 192 THEN (SELECT b.item_count FROM bundles AS b WHERE b.key = taken.key) END,
+       CASE WHEN get_byte(uuid_send(key), 8) >= 192 AND get_byte(uuid_send(key), 10) >= 128
+            THEN (SELECT b.item_count FROM bundles AS b WHERE b.key = taken.key) END,
        0::bigint, 0::bigint, 0::bigint
 FROM taken
 ORDER BY n

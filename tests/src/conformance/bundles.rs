@@ -16,9 +16,9 @@ use stepfast_core::store::{
 
 use super::queue::declare_queue;
 use crate::fixtures::builders::{
-    at, attempt, bundle, bundle_start, cancel, checkpoint, closed_batch, completed, ended, enqueue, new_pack,
-    open_batch, pack, parked, payload, placement, promoted_item, queued, running, sleeping, start_queued,
-    transition, write,
+    at, attempt, bundle, bundle_start, cancel, checkpoint, child_of, closed_batch, completed, ended, enqueue,
+    new_pack, open_batch, pack, parked, payload, placement, promoted_item, queued, resume, running, sleeping,
+    start_queued, transition, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -42,6 +42,7 @@ super::cases![
     keys_of_any_bytes_are_listed,
     items_of_a_batch_are_counted_by_state,
     items_of_unfinished_and_ended_batches_are_counted,
+    retried_item_overrides_its_packed_failure,
     racing_bundles_never_overlap,
 ];
 
@@ -569,6 +570,7 @@ async fn items_of_a_batch_are_counted_by_state(fixture: &dyn StoreFixture) {
             (Status::Failed, 1),
             (Status::Cancelled, 1),
         ],
+        retried: 0,
     };
     assert_eq!(items, expected);
     let of_other = worker.store.batch_items(other).await.unwrap();
@@ -589,6 +591,7 @@ async fn items_of_unfinished_and_ended_batches_are_counted(fixture: &dyn StoreFi
         closed_with: Some(3),
         bundles: vec![(Status::Running, BundledItems { items: 3, packed: EndedItems::default() })],
         promoted: Vec::new(),
+        retried: 0,
     };
     assert_eq!(store.batch_items(batch).await.unwrap(), expected);
     worker
@@ -605,6 +608,40 @@ async fn items_of_unfinished_and_ended_batches_are_counted(fixture: &dyn StoreFi
     for key in [Key::mint_batch(0), Key::mint(0), batch.item(0), batch.bundle(2)] {
         assert_eq!(store.batch_items(key).await.unwrap(), BatchItems::default(), "{key}");
     }
+}
+
+async fn retried_item_overrides_its_packed_failure(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let batch = Key::mint_batch(0);
+    worker.apply(vec![closed_batch(batch, 3), write(bundle_start(batch, 0, 3, running()))]).await;
+    worker
+        .apply(vec![
+            pack(batch.bundle(2), &[(0, Status::Completed), (1, Status::Failed), (2, Status::Failed)]),
+            transition(batch.bundle(2), completed()),
+        ])
+        .await;
+    worker.apply(vec![Write::Wake(batch)]).await;
+    let failed = ended(Status::Failed, "output of 1");
+    let retried = Start { item_count: Some(1), is_guarded: true, ..child_of(batch, batch.item(1), failed) };
+    assert!(!write(retried.clone()).is_owned(), "a caller retries it");
+    assert_eq!(worker.commit_one(write(retried.clone())).await, Outcome::Applied);
+    assert!(matches!(worker.commit_one(write(retried)).await, Outcome::Duplicate(_)));
+    let counts = worker.store.batch_items(batch).await.unwrap().counts();
+    assert_eq!((counts.submitted, counts.ended.total(), counts.ended.failed), (3, 3, 2));
+    worker.apply(vec![Write::Checkpoint(checkpoint(batch.item(1), 1, "v")), resume(batch.item(1))]).await;
+    let items = worker.store.batch_items(batch).await.unwrap();
+    assert_eq!((items.retried, &*items.promoted), (1, &[(Status::Queued, 1)][..]));
+    let counts = items.counts();
+    assert_eq!((counts.queued, counts.ended.total(), counts.ended.failed), (1, 2, 1));
+    let claimed = worker.claim(10).await;
+    let loaded = worker.record(batch.item(1)).await;
+    assert_eq!(claimed, [loaded.clone()]);
+    assert_eq!((loaded.bundle, loaded.checkpoints.len()), (None, 1));
+    worker.apply(vec![transition(batch.item(1), completed())]).await;
+    let counts = worker.store.batch_items(batch).await.unwrap().counts();
+    assert_eq!((counts.ended.completed, counts.ended.failed), (2, 1));
+    let record = worker.record(batch.bundle(2)).await.bundle.unwrap();
+    assert_eq!(record.promoted, [1]);
 }
 
 /// Two processes that append to one batch at once never create overlapping bundles.

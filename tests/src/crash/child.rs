@@ -303,7 +303,7 @@ impl CrashWorkflows {
 
 /// Returns the workflow of a batch's items: some end at once, and some have steps, sleeps that suspend, or a child.
 fn item_workflow(sink: LineSink, child: Workflow<u32, String>) -> Workflow<(u32, String), String> {
-    Workflow::new("item", move |mut cx: Context, (n, _): (u32, String)| {
+    Workflow::new("batch_item", move |mut cx: Context, (n, _): (u32, String)| {
         let (sink, child) = (sink.clone(), child.clone());
         async move {
             let me = cx.execution_key();

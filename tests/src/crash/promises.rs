@@ -246,14 +246,14 @@ impl Promises {
         let workflow = load_workflow(row);
         let output: Option<fn(u32) -> String> = match workflow {
             "root" => Some(root_output),
-            "item" => Some(item_output),
+            "batch_item" => Some(item_output),
             "order" => Some(load::order_output),
             "gated" => Some(load::gated_output),
             _ => None,
         };
         if let Some(output) = output.filter(|_| status.is_terminal()) {
             let n = match workflow {
-                "item" => row.input.decode::<(u32, String)>().unwrap_or_default().0,
+                "batch_item" => row.input.decode::<(u32, String)>().unwrap_or_default().0,
                 _ => row.input.decode::<u32>().unwrap_or_default(),
             };
             let (found, expected) = (row.outcome.decode::<String>().unwrap_or_default(), output(n));
@@ -298,7 +298,7 @@ impl Promises {
         let limit = match load_workflow(&record.execution) {
             "root" => CHILDREN,
             "order" => load::CHILDREN,
-            "long_parent" | "item" => 1,
+            "long_parent" | "batch_item" => 1,
             _ => 0,
         };
         self.expect(children.len() <= limit, || format!("{id} has {} children, not {limit}", children.len()));

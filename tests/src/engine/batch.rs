@@ -34,6 +34,8 @@ super::cases![
     finished_items_do_not_run_again,
     cancel_reaches_promoted_items,
     batch_ends_on_another_engine,
+    failed_items_are_retried,
+    retried_item_keeps_its_other_steps,
 ];
 
 /// Waits until the batch has ended, and returns the counts of items that have ended.
@@ -488,4 +490,57 @@ async fn batch_ends_on_another_engine(fixture: &dyn StoreFixture) {
     }
     shut_down(client).await;
     shut_down(worker).await;
+}
+
+async fn failed_items_are_retried(fixture: &dyn StoreFixture) {
+    let is_broken = Latch::new();
+    let workflow = {
+        let is_mended = is_broken.clone();
+        Workflow::new("w", move |_: Context, x: u32| {
+            let is_mended = is_mended.clone();
+            async move {
+                if x.is_multiple_of(10) && !is_mended.is_open() { Err(Failure::new("broken")) } else { Ok(x) }
+            }
+        })
+    };
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
+    let batch = engine.submit_batch(&workflow, 0..1_200).batch_id("b").await.unwrap();
+    assert_eq!(ended(&batch).await, EndedItems { completed: 1_080, failed: 120, cancelled: 0 });
+    // nothing is mended: all fail again
+    assert_eq!(batch.retry_failed().await.unwrap(), 120);
+    assert_eq!(ended(&batch).await, EndedItems { completed: 1_080, failed: 120, cancelled: 0 });
+    is_broken.open();
+    let both = futures_util::future::try_join(batch.retry_failed(), batch.retry_failed()).await.unwrap();
+    assert!(both.0 + both.1 >= 120, "{both:?}");
+    assert_eq!(ended(&batch).await, all_completed(1_200));
+    assert_eq!(outputs(&batch).await, (0..1_200).collect::<Vec<u32>>());
+    assert_eq!(batch.retry_failed().await.unwrap(), 0);
+    assert!(engine.show("b#10").await.unwrap().execution.run_no > 1);
+    shut_down(engine).await;
+}
+
+async fn retried_item_keeps_its_other_steps(fixture: &dyn StoreFixture) {
+    let (first_runs, second_runs) = (Count::new(), Count::new());
+    let workflow = {
+        let (first_runs, second_runs) = (first_runs.clone(), second_runs.clone());
+        Workflow::new("w", move |mut cx: Context, x: u32| {
+            let (first_runs, second_runs) = (first_runs.clone(), second_runs.clone());
+            async move {
+                cx.step("first", || std::future::ready(Ok::<_, Failure>(first_runs.increment()))).await?;
+                cx.step("second", || {
+                    let is_first = second_runs.increment() == 1;
+                    std::future::ready(if is_first { Err(Failure::new("not yet")) } else { Ok(()) })
+                })
+                .await?;
+                Ok::<_, Failure>(x)
+            }
+        })
+    };
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
+    let batch = engine.submit_batch(&workflow, [7]).await.unwrap();
+    assert_eq!(ended(&batch).await.failed, 1);
+    assert_eq!(batch.retry_failed().await.unwrap(), 1);
+    assert_eq!(ended(&batch).await, all_completed(1));
+    assert_eq!((first_runs.get(), second_runs.get()), (1, 2));
+    shut_down(engine).await;
 }

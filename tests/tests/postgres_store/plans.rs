@@ -26,6 +26,7 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::StartSelfClaiming, &[]),
     (Sql::Start, &[]),
     (Sql::InsertBatches, &[]),
+    (Sql::InsertRetriedItems, &[]),
     (Sql::StartBundles, &[]),
     (Sql::LockBatches, &[]),
     (Sql::CloseBatches, &[]),

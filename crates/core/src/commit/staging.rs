@@ -657,7 +657,9 @@ impl Staging {
         if let Write::Start(start) = &mut entry.write {
             // the local run is over; the worker that claims the execution runs it from the beginning
             outcomes.extend(entry.meta.lsns.drain(1..).map(|lsn| (lsn, Outcome::Fenced)));
-            if !matches!(start.state, State::Scheduled { .. }) && !start.key.is_batch() {
+            if !matches!(start.state, State::Scheduled { .. })
+                && start.key.batch().is_none_or(|_| start.is_bundle())
+            {
                 start.state = State::Queued { pending_sleeps: Vec::new() };
             }
         }

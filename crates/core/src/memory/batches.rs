@@ -32,7 +32,7 @@ impl Tables {
             self.batches.insert(start.key, start.item_count);
             counters.add_inserted(Table::Batches, 1);
         }
-        if let (true, Some(count)) = (start.is_bundle(), start.item_count) {
+        if let (true, Some(count)) = (start.is_bundle() || start.is_retried_item(), start.item_count) {
             self.bundles.insert(start.key, count);
             counters.add_inserted(Table::Bundles, 1);
         }
@@ -104,7 +104,7 @@ impl Tables {
 
     /// Returns the recorded state of a bundle's items; `None` for other executions.
     pub(super) fn bundle_record(&self, key: Key) -> Option<Box<BundleRecord>> {
-        let item_count = *self.bundles.get(&key)?;
+        let item_count = *self.bundles.get(&key).filter(|_| key.last_index().is_some())?;
         let packs = self.packs_of(key).map(|pack| pack.encode().into()).collect();
         let items = self.recorded_keys(key);
         let promoted = self.executions.range(items).filter_map(|(item, _)| item.item_index()).collect();
@@ -129,6 +129,7 @@ impl Tables {
         if !batch.is_batch() {
             return items;
         }
+        items.retried = self.bundles.range(batch.item(0)..=batch.item(LAST_INDEX)).count() as u64;
         for status in Status::ALL {
             let mut bundled = BundledItems::default();
             for (key, count) in self.bundles.range(bundle_keys(batch, 0)) {

@@ -69,7 +69,7 @@ pub(super) struct Tables {
     pub(super) requests: BTreeMap<(Key, Key), RequestKind>,
     /// Unfinished batches, with the number of items of closed ones.
     pub(super) batches: BTreeMap<Key, Option<u64>>,
-    /// Bundles, with the number of their items.
+    /// Bundles, with the number of their items; and retried items.
     pub(super) bundles: BTreeMap<Key, u64>,
     /// Packed outcomes, by bundle and number.
     pub(super) packs: BTreeMap<(Key, u32), Pack>,

@@ -128,8 +128,9 @@ pub struct Start {
     pub run_timeout: Option<Duration>,
     /// The attributes of the execution.
     pub attributes: Attributes,
-    /// The number of items in a bundle or in a closed batch; `None` for an open batch, and for other executions. The
-    /// [key](Key::batch) says whether the execution is a batch or a bundle.
+    /// The number of items in a bundle or in a closed batch; `None` for an open batch. The [key](Key::batch) says whether
+    /// the execution is a batch or a bundle. For an item, 1 says that the item is retried: its row overrides a packed
+    /// failure. `None` for other items, and for all other executions.
     pub item_count: Option<u64>,
     /// Whether the key or the workflow_id may already exist in the database. If so, no other Write of the tree may
     /// enter a flush before the outcome of the Start is known.
@@ -468,7 +469,7 @@ impl Write {
             | Write::DeleteChunks(_)
             | Write::Pack(_) => true,
             Write::Chunk(chunk) => !chunk.is_unowned,
-            Write::Start(start) => start.parent.is_some() && !start.is_bundle(),
+            Write::Start(start) => start.parent.is_some() && start.item_count.is_none(),
             Write::Wake(_) | Write::Request(_) | Write::CloseBatch(_) => false,
         }
     }
@@ -510,6 +511,11 @@ impl Start {
     /// Whether the execution is a bundle.
     pub fn is_bundle(&self) -> bool {
         self.key.last_index().is_some()
+    }
+
+    /// Whether the execution is an item whose packed failure the new row overrides.
+    pub fn is_retried_item(&self) -> bool {
+        self.item_count.is_some() && self.key.item_index().is_some()
     }
 
     /// Returns the index of the first item of this bundle; `None` unless the execution is a bundle with items.

@@ -37,6 +37,7 @@ pub(crate) fn count_changes(
             Sql::StartRunning | Sql::StartEnded => counters.add_inserted(Table::Executions, rows),
             Sql::StartNamed | Sql::Start => counters.add_inserted(Table::Executions, count(result, 0)?),
             Sql::InsertBatches => counters.add_inserted(Table::Batches, rows),
+            Sql::InsertRetriedItems => counters.add_inserted(Table::Bundles, rows),
             Sql::StartBundles => {
                 counters.add_inserted(Table::Executions, count(result, 0)?);
                 counters.add_inserted(Table::Bundles, count(result, 0)?);

@@ -84,6 +84,7 @@ statements! {
     Start = include_str!("../../queries/start.sql");
     /// Creates the rows of unfinished batches.
     InsertBatches = include_str!("../../queries/insert_batches.sql");
+    InsertRetriedItems = include_str!("../../queries/insert_retried_items.sql");
     /// Creates bundles that fit into their batches.
     StartBundles = include_str!("../../queries/start_bundles.sql");
     /// Locks unfinished batches in key order.
@@ -382,6 +383,7 @@ pub(crate) const FLUSH_STATEMENTS: &[Sql] = &[
     Sql::StartDebounced,
     Sql::Start,
     Sql::InsertBatches,
+    Sql::InsertRetriedItems,
     Sql::StartBundles,
     Sql::LockBatches,
     Sql::CloseBatches,

@@ -133,6 +133,8 @@ pub(crate) struct SortedStarts<'a> {
     pub superseded: Vec<(usize, &'a Start)>,
     /// The Starts of batches that have not ended.
     batches: Vec<&'a Start>,
+    /// The Starts of retried items.
+    retried: Vec<&'a Start>,
     /// The attributes of all Starts: key of the execution, name, and value.
     attributes: Vec<(Key, &'a str, &'a str)>,
     /// The Starts whose queue is full, in the order of the flush.
@@ -151,6 +153,9 @@ impl<'a> SortedStarts<'a> {
             starts.attributes.extend(attributes.map(|(name, value)| (start.key, name, value)));
             if start.key.is_batch() && !start.state.status().is_terminal() {
                 starts.batches.push(start);
+            }
+            if start.is_retried_item() {
+                starts.retried.push(start);
             }
             starts.of_mut(StartKind::of(start)).push((i, start));
         }
@@ -252,6 +257,10 @@ impl<'a> SortedStarts<'a> {
                 }
                 queries.push(Query { sql, action, params });
             }
+        }
+        if !self.retried.is_empty() {
+            let params = vec![column(&self.retried, |start| to_uuid(start.key))];
+            queries.push(Query { sql: Sql::InsertRetriedItems, action: "inserting retried items", params });
         }
         if !self.attributes.is_empty() {
             let params = vec![

@@ -59,6 +59,7 @@ fn add_row(row: &Row, items: &mut BatchItems) -> Result<(), StoreError> {
     match kind {
         "closed" => items.closed_with = Some(number),
         "bundled" => items.bundles.push((status, BundledItems { items: number, packed })),
+        "retried" => items.retried = number,
         "promoted" => items.promoted.push((status, number)),
         _ => return Err(corrupt("a query result")),
     }

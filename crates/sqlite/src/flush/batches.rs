@@ -45,7 +45,7 @@ impl BatchEnd {
 
 /// Whether the execution is a batch or a bundle. Their Starts precede all other Writes of a flush.
 pub(super) fn is_batch_or_bundle(start: &Start) -> bool {
-    start.key.is_batch() || start.is_bundle()
+    start.key.is_batch() || start.is_bundle() || start.is_retried_item()
 }
 
 impl<'f> FlushApplier<'_, 'f> {
@@ -59,6 +59,13 @@ impl<'f> FlushApplier<'_, 'f> {
                     outcomes.push((i, self.apply_batch_start(start)?));
                 }
                 Write::Start(start) if start.is_bundle() => bundles.push((i, start)),
+                Write::Start(start) if start.is_retried_item() => {
+                    let outcome = self.apply_start(start)?;
+                    if outcome == Outcome::Applied {
+                        self.insert_bundles(&[(start.key, 1)])?;
+                    }
+                    outcomes.push((i, outcome));
+                }
                 _ => {}
             }
         }

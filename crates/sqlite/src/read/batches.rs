@@ -50,6 +50,7 @@ impl Database {
 struct ItemsByStatus {
     bundles: [BundledItems; Status::ALL.len()],
     promoted: [u64; Status::ALL.len()],
+    retried: u64,
 }
 
 fn read_batch_items(sql: &mut Statements<'_>, batch: Key) -> DbResult<BatchItems> {
@@ -77,12 +78,16 @@ fn read_batch_items(sql: &mut Statements<'_>, batch: Key) -> DbResult<BatchItems
         items.promoted[status as usize] += number::<u64>(row, 1)?;
     }
     drop(rows);
+    // the row of a retried item has the number 1
+    items.retried =
+        sql.get(Sql::SumBundles)?.query_row(range_bytes(&item_keys(batch)), |row| Ok(number(row, 0)))??;
     let bundled = Status::ALL.into_iter().zip(items.bundles);
     let promoted = Status::ALL.into_iter().zip(items.promoted);
     Ok(BatchItems {
         closed_with: read_batch(sql, batch)?.and_then(|batch| batch.closed_with),
         bundles: bundled.filter(|(_, bundled)| bundled.items > 0).collect(),
         promoted: promoted.filter(|(_, count)| *count > 0).collect(),
+        retried: items.retried,
     })
 }
 

@@ -59,22 +59,27 @@ impl<O> BatchHandle<O> {
     pub async fn wait(&self) -> Result<BatchCounts, Error> {
         let batch = Box::pin(self.engine.wait_ended_or_parked(self.key)).await?;
         if batch.status == Status::Cancelled {
-            Box::pin(self.wait_cancelled()).await?;
+            Box::pin(self.wait_bundles()).await?;
         }
+        Box::pin(self.wait_promoted()).await?;
         self.counts().await
     }
 
-    /// Waits until the workers have cancelled the items of a cancelled batch that they ran.
-    async fn wait_cancelled(&self) -> Result<(), Error> {
+    /// Waits until the bundles have ended: workers may still run those of a cancelled batch.
+    async fn wait_bundles(&self) -> Result<(), Error> {
         let mut next_index = 0;
         loop {
             let bundles = self.engine.store.bundles(self.key, next_index, PAGE_BUNDLES).await?;
-            let Some(last) = bundles.last().and_then(|key| key.last_index()) else { break };
+            let Some(last) = bundles.last().and_then(|key| key.last_index()) else { return Ok(()) };
             for bundle in bundles {
                 self.engine.wait_ended_or_parked(bundle).await?;
             }
             next_index = last + 1;
         }
+    }
+
+    /// Waits until the promoted items have ended: they may be retried after the end of the batch.
+    async fn wait_promoted(&self) -> Result<(), Error> {
         let statuses = Status::ALL.into_iter().filter(|status| !status.is_terminal()).collect();
         let mut filter =
             Filter { statuses, parent: Some(self.key), limit: PAGE_BUNDLES as usize, ..Filter::default() };

@@ -2,6 +2,7 @@
 
 mod handle;
 mod results;
+mod retry;
 mod submission;
 
 use std::future::IntoFuture;

@@ -141,6 +141,6 @@ impl<O: FromPayload> ResultReader<O> {
 }
 
 /// Returns the error for a bundle whose outcomes cannot be read.
-fn damaged(bundle: Key) -> Error {
+pub(super) fn damaged(bundle: Key) -> Error {
     Error::Corrupt(format!("the outcomes of bundle {bundle} cannot be read"))
 }

@@ -262,7 +262,7 @@ impl Run {
             state.interrupt = Some(Interrupt::Disowned);
             return None;
         };
-        let running = State::Running { pending_sleeps: state.pending_sleeps.clone() };
+        let running = State::Running { pending_sleeps: state.pending_sleeps.to_vec() };
         self.promote_locked(state, &bundle, open, running, 0).map(drop)
     }
 

@@ -361,11 +361,11 @@ impl Run {
         if state.is_closed {
             return;
         }
-        let mut kept = std::mem::take(&mut state.pending_sleeps);
+        let mut kept = std::mem::take(&mut state.pending_sleeps).into_vec();
         kept.retain(|sleep| state.calls.iter().any(|call| call.path == sleep.path));
         kept.extend(sleeps);
-        state.pending_sleeps = kept;
-        let running = State::Running { pending_sleeps: state.pending_sleeps.clone() };
+        state.pending_sleeps = kept.into();
+        let running = State::Running { pending_sleeps: state.pending_sleeps.to_vec() };
         self.stage_locked(&mut state, self.transition_to(running), 0);
     }
 }

@@ -215,7 +215,7 @@ impl Run {
                 },
                 active_branches: 1,
                 spawned: Vec::new(),
-                pending_sleeps: new.pending_sleeps,
+                pending_sleeps: new.pending_sleeps.into(),
                 children: BTreeMap::new(),
                 guest: GuestState::default(),
             }),

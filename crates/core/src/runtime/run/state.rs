@@ -34,7 +34,7 @@ pub(crate) struct RunState {
     /// Spawned branches that the task has not taken yet.
     pub(crate) spawned: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// Pending sleeps that the execution's row contains.
-    pub(crate) pending_sleeps: Vec<PendingSleep>,
+    pub(crate) pending_sleeps: Box<[PendingSleep]>,
     /// Awaited children that were started.
     pub(crate) children: BTreeMap<Key, ChildState>,
     pub(crate) guest: GuestState,

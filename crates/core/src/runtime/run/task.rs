@@ -316,7 +316,7 @@ impl RunTask {
             let is_cancelled = matches!(interrupt, Interrupt::Cancel(_));
             state.stop_reason =
                 Some(if is_cancelled { StopReason::Cancelled } else { StopReason::Suspended });
-            state.pending_sleeps.clone()
+            state.pending_sleeps.to_vec()
         };
         // read the waits before the code is dropped: the code's destructors remove the calls, and record
         // nothing because the run is closed
@@ -431,7 +431,7 @@ impl RunTask {
                 return Poll::Pending;
             };
             state.is_deferred = false;
-            (interrupt, state.pending_sleeps.clone())
+            (interrupt, state.pending_sleeps.to_vec())
         };
         self.stage_departure(interrupt, None, pending_sleeps);
         Poll::Ready(())

@@ -46,6 +46,8 @@ pub struct BatchItems {
     pub bundles: Vec<(Status, BundledItems)>,
     /// The numbers of promoted items by status.
     pub promoted: Vec<(Status, u64)>,
+    /// The number of promoted items that are retried: each has a packed failure, which its row overrides.
+    pub retried: u64,
 }
 
 /// The items of the bundles with one status.
@@ -92,8 +94,9 @@ impl BatchItems {
                 _ => &mut queued,
             } += rest;
         }
+        counts.ended.failed = counts.ended.failed.saturating_sub(self.retried);
         let promoted: u64 = self.promoted.iter().map(|(_, items)| items).sum();
-        let mut promoted_of_others = promoted.saturating_sub(promoted_of_ended);
+        let mut promoted_of_others = promoted.saturating_sub(self.retried + promoted_of_ended);
         for rest in [&mut running, &mut queued, &mut cancelled] {
             let of_these = promoted_of_others.min(*rest);
             *rest -= of_these;
@@ -129,17 +132,23 @@ mod tests {
                 (Status::Queued, BundledItems { items: 1000, packed: packed(0, 0) }),
                 (Status::Cancelled, BundledItems { items: 20, packed: packed(5, 0) }),
             ],
-            promoted: vec![(Status::Waiting, 2), (Status::Failed, 1), (Status::Running, 4)],
+            promoted: vec![
+                (Status::Waiting, 2),
+                (Status::Failed, 1),
+                (Status::Running, 4),
+                (Status::Queued, 5),
+            ],
+            retried: 5,
         };
         let counts = items.counts();
         assert_eq!(
             counts,
             BatchCounts {
                 submitted: 1170,
-                queued: 1000,
+                queued: 1005,
                 running: 40,
                 waiting: 2,
-                ended: EndedItems { completed: 105, failed: 8, cancelled: 15 },
+                ended: EndedItems { completed: 105, failed: 3, cancelled: 15 },
             }
         );
         assert_eq!(counts.queued + counts.running + counts.waiting + counts.ended.total(), counts.submitted);

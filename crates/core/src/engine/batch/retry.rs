@@ -1,0 +1,144 @@
+//! The retry of a batch's failed items.
+
+use futures_util::StreamExt;
+use futures_util::stream;
+
+use super::BatchHandle;
+use crate::commit::{FoldTarget, Staged};
+use crate::error::Error;
+use crate::key::Key;
+use crate::payload::Payload;
+use crate::runtime::inner::EngineInner;
+use crate::runtime::run::chunks;
+use crate::store::{
+    Detail, Execution, ExecutionId, Filter, ItemOutcome, Outcome, Parent, Record, RequestKind, Start, State,
+    Status, Write, unpack_inputs,
+};
+
+/// Number of bundles that are read at a time.
+const PAGE_BUNDLES: u64 = 8;
+/// Number of items that are retried at a time; their Writes share flushes.
+const ITEMS_IN_FLIGHT: usize = 1_000;
+
+impl<O> BatchHandle<O> {
+    /// Retries the failed items: each continues as [`resume`](crate::Engine::resume) continues an execution. Its failed steps
+    /// are tried again, and its other steps keep their outcomes. Returns the number of retried items.
+    ///
+    /// The status of the batch stays as it is; [`wait`](Self::wait) waits for the retried items. Items that fail while the
+    /// method runs may be retried or not. After an error, some items may be retried; call the method again.
+    pub async fn retry_failed(&self) -> Result<u64, Error> {
+        let engine = &*self.engine;
+        engine.check_open()?;
+        // first the items that have rows: a retried item gets one
+        let mut retried = self.resume_promoted().await?;
+        let mut next_index = 0;
+        loop {
+            let bundles = engine.store.bundles(self.key, next_index, PAGE_BUNDLES).await?;
+            let Some(last) = bundles.last().and_then(|key| key.last_index()) else { return Ok(retried) };
+            let ids: Vec<ExecutionId> = bundles.into_iter().map(ExecutionId::Key).collect();
+            for record in engine.store.load(&ids, Detail::Outcome).await?.into_iter().flatten() {
+                retried += self.retry_items_of(&record).await?;
+            }
+            next_index = last + 1;
+        }
+    }
+
+    /// Resumes the failed items with rows of their own. Returns their number.
+    async fn resume_promoted(&self) -> Result<u64, Error> {
+        let (parent, statuses) = (Some(self.key), vec![Status::Failed]);
+        let mut filter = Filter { parent, statuses, limit: ITEMS_IN_FLIGHT, ..Filter::default() };
+        let mut resumed = 0;
+        loop {
+            let failed = self.engine.store.list(&filter).await?.executions;
+            let Some(last) = failed.last() else { return Ok(resumed) };
+            filter.after = Some(last.key);
+            let requests =
+                failed.iter().map(|item| self.engine.request_by_key(item.key, RequestKind::Resume));
+            let mut requests = stream::iter(requests).buffer_unordered(ITEMS_IN_FLIGHT);
+            while let Some(result) = requests.next().await {
+                resumed += u64::from(result?.is_some());
+            }
+        }
+    }
+
+    /// Retries the failed items of a bundle that have no rows. Returns their number.
+    async fn retry_items_of(&self, bundle: &Record) -> Result<u64, Error> {
+        let engine = &*self.engine;
+        let (execution, Some(items)) = (&bundle.execution, &bundle.bundle) else { return Ok(0) };
+        let outcomes = items.outcomes().ok_or_else(|| super::results::damaged(execution.key))?;
+        let failed: Vec<ItemOutcome> =
+            outcomes.into_iter().filter(|it| it.status == Status::Failed).collect();
+        if failed.is_empty() {
+            return Ok(0);
+        }
+        let full = engine.load(ExecutionId::Key(execution.key), Detail::Full).await?;
+        let packed = full.map(|record| record.execution.input).unwrap_or_default();
+        let packed = chunks::fetch(engine, execution.key, packed).await?;
+        let inputs = unpack_inputs(&packed).unwrap_or_default();
+        let last = execution.key.last_index().unwrap_or_default();
+        let retries = failed.into_iter().map(|item| {
+            // the last input is that of the last index
+            let from_end = (last - item.index) as usize;
+            let input = inputs.iter().rev().nth(from_end).cloned().unwrap_or_default();
+            retry_item(engine, self.key, execution, item, input)
+        });
+        let mut retries = stream::iter(retries).buffer_unordered(ITEMS_IN_FLIGHT);
+        let mut retried = 0;
+        while let Some(is_retried) = retries.next().await {
+            retried += u64::from(is_retried?);
+        }
+        Ok(retried)
+    }
+}
+
+/// Gives a failed item a row of its own, and resumes it. Returns whether this call has retried the item.
+async fn retry_item(
+    engine: &EngineInner,
+    batch: Key,
+    bundle: &Execution,
+    item: ItemOutcome,
+    input: Payload,
+) -> Result<bool, Error> {
+    let key = batch.item(item.index);
+    let ItemOutcome { status, outcome, .. } = item;
+    let at = bundle.ended_at.unwrap_or_else(|| engine.now());
+    let start = Box::new(Start {
+        key,
+        root: bundle.root,
+        parent: Some(Parent { key: batch, is_detached: false }),
+        workflow_id: None,
+        workflow: bundle.workflow.clone(),
+        fingerprint: None,
+        app_version: bundle.app_version.clone(),
+        placement: bundle.placement.clone(),
+        dedup_id: None,
+        debounce_window: None,
+        input,
+        created_at: bundle.created_at,
+        deadline_at: None,
+        run_timeout: None,
+        attributes: crate::attributes::Attributes::NONE,
+        item_count: Some(1),
+        is_guarded: true,
+        has_begun: true,
+        self_claims: false,
+        state: State::Ended { status, outcome, at },
+    });
+    let lane = engine.lane_of(key);
+    let reserved = lane.reserve(start.input.len() + chunks::ROW_BYTES).await;
+    let staged =
+        Staged { generation: lane.generation(), tree: key, write: Write::Start(start), reserved, fate: None };
+    let lsn = lane.stage(staged, &mut FoldTarget::default()).ok_or_else(|| engine.dropped_write_error())?;
+    match lane.wait_durable(lsn).await {
+        Outcome::Applied => {}
+        // another call retries the item
+        Outcome::Duplicate(_) => return Ok(false),
+        Outcome::Rejected(reason) => {
+            return Err(Error::Invalid { input: "item", reason: reason.to_string() });
+        }
+        _ => return Err(engine.dropped_write_error()),
+    }
+    crate::crash_point!("retried item durable");
+    let result = engine.request_by_key(key, RequestKind::Resume).await?;
+    Ok(result.is_some())
+}
