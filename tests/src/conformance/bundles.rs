@@ -10,8 +10,8 @@ use stepfast_core::queue::Queue;
 use stepfast_core::queue::rate::Rate;
 use stepfast_core::store::{
     Attempt, BatchItems, BundleRecord, BundledItems, CLAIMED_ITEM_BYTES, Checkpoint, Claim, Detail,
-    EndedItems, ExecutionId, Filter, Heartbeat, ItemOutcome, Outcome, Pack, Record, RequestKind, Start,
-    State, Status, StoreError, Write, decode_pack,
+    EndedItems, ExecutionId, Filter, Heartbeat, ItemOutcome, Outcome, Pack, Record, RequestKind,
+    RequestResult, Start, State, Status, StoreError, Write, decode_pack,
 };
 
 use super::queue::declare_queue;
@@ -628,7 +628,9 @@ async fn retried_item_overrides_its_packed_failure(fixture: &dyn StoreFixture) {
     assert!(matches!(worker.commit_one(write(retried)).await, Outcome::Duplicate(_)));
     let counts = worker.store.batch_items(batch).await.unwrap().counts();
     assert_eq!((counts.submitted, counts.ended.total(), counts.ended.failed), (3, 3, 2));
-    worker.apply(vec![Write::Checkpoint(checkpoint(batch.item(1), 1, "v")), resume(batch.item(1))]).await;
+    worker.apply(vec![Write::Checkpoint(checkpoint(batch.item(1), 1, "v"))]).await;
+    let resumed = worker.commit_one(resume(batch.item(1))).await;
+    assert_eq!(resumed, Outcome::RequestHandled(RequestResult::Done, None));
     let items = worker.store.batch_items(batch).await.unwrap();
     assert_eq!((items.retried, &*items.promoted), (1, &[(Status::Queued, 1)][..]));
     let counts = items.counts();
