@@ -240,7 +240,7 @@ fn find_integrity_errors(db: &Connection) -> Vec<String> {
 
 /// Columns with payloads, which may refer to pieces.
 const PAYLOAD_COLUMNS_SQL: &str = "SELECT input FROM executions UNION ALL SELECT outcome FROM executions \
-    UNION ALL SELECT outcome FROM checkpoints UNION ALL SELECT failure FROM attempts";
+    UNION ALL SELECT outcome FROM checkpoints UNION ALL SELECT failure FROM attempts UNION ALL SELECT outcomes FROM packs";
 
 /// Returns the pieces of payloads to which not exactly one column refers.
 fn find_inconsistent_pieces(db: &Connection) -> Vec<String> {
