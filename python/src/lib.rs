@@ -24,6 +24,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[pymodule]
 mod _native {
     #[pymodule_export]
+    use crate::bridge::batch::handle::BatchHandle;
+    #[pymodule_export]
+    use crate::bridge::batch::results::BatchResults;
+    #[pymodule_export]
+    use crate::bridge::batch::submission::BatchSubmission;
+    #[pymodule_export]
     use crate::bridge::branch::{Branch, Join};
     #[pymodule_export]
     use crate::bridge::call::Call;

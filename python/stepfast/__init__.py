@@ -4,6 +4,9 @@ acts, and a thousand of them share one flush."""
 from stepfast._decorators import step
 from stepfast._engine.async_client import AsyncClient
 from stepfast._engine.async_engine import AsyncEngine
+from stepfast._engine.batch.counts import BatchCounts
+from stepfast._engine.batch.handle import AsyncBatchHandle, BatchHandle
+from stepfast._engine.batch.item_result import ItemResult
 from stepfast._engine.client import Client
 from stepfast._engine.dead_letters import DeadLetter
 from stepfast._engine.engine import Engine
@@ -16,6 +19,7 @@ from stepfast._graph.context_values.context import Context
 from stepfast._graph.graph import Graph
 from stepfast._graph.task import Task
 from stepfast._native import __version__ as __version__
+from stepfast._options.batch_options import BatchOptions
 from stepfast._options.queue import Queue, QueueInfo, Rate
 from stepfast._options.start_options import OnDuplicate, OnFull, StartOptions
 from stepfast._outbox.outbox import AsyncOutbox, Outbox
@@ -61,6 +65,7 @@ from stepfast.errors import (
 from stepfast.values import DecodeError, EncodeError, RemoteError
 
 __all__ = [
+    "AsyncBatchHandle",
     "AsyncChild",
     "AsyncClient",
     "AsyncEngine",
@@ -68,6 +73,9 @@ __all__ = [
     "AsyncOutbox",
     "Attempt",
     "Backoff",
+    "BatchCounts",
+    "BatchHandle",
+    "BatchOptions",
     "BoundProcessStep",
     "BoundStep",
     "BoundWorkflow",
@@ -93,6 +101,7 @@ __all__ = [
     "Handle",
     "Instance",
     "InvalidArgument",
+    "ItemResult",
     "NotFound",
     "OnDuplicate",
     "OnFull",

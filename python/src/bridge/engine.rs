@@ -10,6 +10,7 @@ use stepfast::guest::{GuestInput, GuestWorkflow};
 use stepfast::store::Filter;
 use stepfast::{Client, Engine as CoreEngine, Error, Payload};
 
+use crate::bridge::batch::submission::BatchSubmission;
 use crate::bridge::call::Call;
 use crate::bridge::caller_code::CallerCode;
 use crate::bridge::code_future::CodeFuture;
@@ -34,8 +35,8 @@ use crate::runtime::runtime;
 
 /// A workflow, and the parameters of its function if they are known.
 #[derive(Clone)]
-struct KnownWorkflow {
-    workflow: GuestWorkflow,
+pub(crate) struct KnownWorkflow {
+    pub(crate) workflow: GuestWorkflow,
     signature: Option<Arc<Py<Signature>>>,
 }
 
@@ -228,6 +229,35 @@ impl Engine {
             self.open_engine(py)?.start_many_guest(&known.workflow, inputs?, core_options.as_deref());
         let reply = async move { started.await.map_or_else(Reply::Error, Reply::Handles) };
         Ok(Call::awaitable(port, Box::pin(reply)))
+    }
+
+    /// Begins the submission of a batch. The workflow_id of the options is the id of the batch.
+    #[pyo3(signature = (workflow, options=None))]
+    fn submit_batch(
+        &self,
+        py: Python<'_>,
+        workflow: usize,
+        options: Option<&StartOptions>,
+    ) -> PyResult<BatchSubmission> {
+        Ok(BatchSubmission::begin(&self.open_engine(py)?, self.known_workflow(workflow)?, options))
+    }
+
+    /// Returns a handle to the batch with this id. If the name of a workflow is given, fails for a batch of another
+    /// workflow.
+    fn get_batch(
+        &self,
+        py: Python<'_>,
+        batch_id: String,
+        workflow: Option<String>,
+        port: Option<&Bound<'_, Port>>,
+    ) -> PyResult<Call> {
+        let query = |engine: CoreEngine| async move {
+            match workflow {
+                Some(name) => engine.get_batch_of::<Payload>(&batch_id, &name).await,
+                None => engine.get_batch::<Payload>(&batch_id).await,
+            }
+        };
+        self.query(py, port, query, Reply::Batch)
     }
 
     /// Runs an execution to its output. The caller runs the code if the execution begins here at once.
@@ -483,7 +513,7 @@ impl KnownWorkflow {
         Self { workflow: GuestWorkflow::named(name), signature: signature.map(Arc::new) }
     }
 
-    fn input(
+    pub(crate) fn input(
         &self,
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,

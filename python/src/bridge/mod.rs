@@ -4,6 +4,7 @@
 //! branches, a port provides branches. So the modules of this room may import each other; no other room imports this
 //! one.
 
+pub(crate) mod batch;
 pub(crate) mod branch;
 pub(crate) mod call;
 mod caller_code;

@@ -6,8 +6,9 @@ use std::task::{Context, Poll};
 use pyo3::prelude::*;
 use stepfast::queue::QueueRow;
 use stepfast::store::{DeadLetter, Page, Record, RequestResult, WorkerOverview};
-use stepfast::{BulkResult, Error, Failure, Payload};
+use stepfast::{BatchCounts, BulkResult, Error, Failure, ItemResult, Payload};
 
+use crate::bridge::batch::handle::BatchHandle;
 use crate::bridge::handle::Handle;
 use crate::poll_state::{DONE, ERROR, FAILED};
 
@@ -21,6 +22,9 @@ pub(crate) enum Reply {
     Handle(stepfast::Handle<Payload>),
     Handles(Vec<stepfast::Handle<Payload>>),
     Outcomes(Vec<Result<Payload, Error>>),
+    Batch(stepfast::BatchHandle<Payload>),
+    BatchCounts(BatchCounts),
+    Items(Vec<ItemResult<Payload>>),
     RequestResult(RequestResult),
     BulkResult(BulkResult),
     Page(Page),
@@ -99,6 +103,9 @@ impl Reply {
                 Ok(handles?.into_pyobject(py)?.into_any().unbind())
             }
             Reply::Outcomes(outcomes) => crate::convert::record::outcomes(py, outcomes),
+            Reply::Batch(batch) => Ok(Py::new(py, BatchHandle::new(batch))?.into_any()),
+            Reply::BatchCounts(counts) => crate::convert::record::batch_counts(py, &counts),
+            Reply::Items(items) => crate::convert::record::items(py, items),
             Reply::RequestResult(result) => crate::convert::record::request_result(py, result),
             Reply::BulkResult(BulkResult { done, pending, not_applicable }) => {
                 Ok((done, pending, not_applicable).into_pyobject(py)?.into_any().unbind())

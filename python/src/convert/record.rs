@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use stepfast::clock::Timestamp;
 use stepfast::store::{Attempt, Checkpoint, CheckpointKind, Execution, Page, Record, RequestResult};
-use stepfast::{Engine, Error, Failure, Payload, Status};
+use stepfast::{BatchCounts, Engine, Error, Failure, ItemResult, Payload, Status};
 
 use crate::convert::value::decode;
 use crate::error::{failure_parts, to_exception};
@@ -26,18 +26,37 @@ pub(crate) async fn load_record(engine: &Engine, workflow_id: &str) -> Result<Re
 
 /// Returns a tuple for each outcome: true and the output, or false and the exception, which is not raised.
 pub(crate) fn outcomes(py: Python<'_>, outcomes: Vec<Result<Payload, Error>>) -> PyResult<Py<PyAny>> {
-    let to_tuple = |outcome: Result<Payload, Error>| {
-        let value = match outcome {
-            Ok(payload) => decode(py, &payload).map(Bound::unbind),
-            Err(error) => Err(to_exception(py, &error)),
-        };
-        match value {
-            Ok(value) => (true, value),
-            Err(error) => (false, error.into_value(py).into_any()),
-        }
-    };
-    let tuples: Vec<_> = outcomes.into_iter().map(to_tuple).collect();
+    let tuples: Vec<_> = outcomes.into_iter().map(|outcome| output_or_exception(py, outcome)).collect();
     Ok(tuples.into_pyobject(py)?.unbind())
+}
+
+/// Returns true and the output, or false and the exception, which is not raised.
+fn output_or_exception(py: Python<'_>, outcome: Result<Payload, Error>) -> (bool, Py<PyAny>) {
+    let value = match outcome {
+        Ok(payload) => decode(py, &payload).map(Bound::unbind),
+        Err(error) => Err(to_exception(py, &error)),
+    };
+    match value {
+        Ok(value) => (true, value),
+        Err(error) => (false, error.into_value(py).into_any()),
+    }
+}
+
+/// Returns a tuple for each result: the index, true and the output, or the index, false and the exception.
+pub(crate) fn items(py: Python<'_>, items: Vec<ItemResult<Payload>>) -> PyResult<Py<PyAny>> {
+    let to_tuple = |item: ItemResult<Payload>| {
+        let (is_output, value) = output_or_exception(py, item.result);
+        (item.index, is_output, value)
+    };
+    let tuples: Vec<_> = items.into_iter().map(to_tuple).collect();
+    Ok(tuples.into_pyobject(py)?.unbind())
+}
+
+/// Returns the numbers in the order of the fields of `stepfast.BatchCounts`.
+pub(crate) fn batch_counts(py: Python<'_>, counts: &BatchCounts) -> PyResult<Py<PyAny>> {
+    let BatchCounts { submitted, queued, running, waiting, ended } = *counts;
+    let tuple = (submitted, queued, running, waiting, ended.completed, ended.failed, ended.cancelled);
+    Ok(tuple.into_pyobject(py)?.into_any().unbind())
 }
 
 /// Returns false if the request was not applicable: the execution had ended before, or its status does not permit the

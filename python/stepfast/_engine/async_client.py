@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
+from stepfast._engine.batch.handle import AsyncBatchHandle
+from stepfast._engine.batch.submission import submit_batch_async
 from stepfast._engine.dead_letters import DeadLetter
 from stepfast._engine.filter import BulkResult, Filter
 from stepfast._engine.handle import AsyncHandle
 from stepfast._engine.open_engine import OpenEngine
 from stepfast._engine.records import Execution, Record
 from stepfast._engine.workers import WorkerOverview
+from stepfast._options.batch_options import BatchOptions
 from stepfast._options.queue import Queue, QueueInfo, declared_queues
 from stepfast._runtime.branch import forbid_in_workflow
 from stepfast._runtime.event_loop.loop import EngineLoop, require_running_loop
@@ -134,6 +137,65 @@ class AsyncClient:
         """Starts an execution for each tuple of arguments, in one call. See `Client.start_many`."""
         open_engine = self._here
         return [AsyncHandle(handle, open_engine) for handle in await open_engine.start_many(workflow, items)]
+
+    @overload
+    async def submit_batch(
+        self,
+        workflow: RemoteWorkflow[[Unspecified], Unspecified],
+        inputs: Iterable[tuple[Any, ...]] | AsyncIterable[tuple[Any, ...]],
+        /,
+        **options: Unpack[BatchOptions],
+    ) -> AsyncBatchHandle[Any]: ...
+
+    @overload
+    async def submit_batch(
+        self,
+        workflow: Startable[..., Coroutine[Any, Any, R]],
+        inputs: Iterable[tuple[Any, ...]] | AsyncIterable[tuple[Any, ...]],
+        /,
+        **options: Unpack[BatchOptions],
+    ) -> AsyncBatchHandle[R]: ...
+
+    @overload
+    async def submit_batch(
+        self,
+        workflow: Startable[..., R],
+        inputs: Iterable[tuple[Any, ...]] | AsyncIterable[tuple[Any, ...]],
+        /,
+        **options: Unpack[BatchOptions],
+    ) -> AsyncBatchHandle[R]: ...
+
+    async def submit_batch(self, workflow: Any, inputs: Any, /, **options: Unpack[BatchOptions]) -> Any:
+        """Submits an item for each tuple of arguments as one batch. `inputs` may also be an async iterable,
+        such as an async generator. See `Client.submit_batch`."""
+        open_engine = self._here
+        native = await submit_batch_async(open_engine, workflow, inputs, options)
+        handle: AsyncBatchHandle[Any] = AsyncBatchHandle(native, open_engine)
+        return handle
+
+    @overload
+    async def get_batch(self, batch_id: str) -> AsyncBatchHandle[Any]: ...
+
+    @overload
+    async def get_batch(
+        self, batch_id: str, workflow: RemoteWorkflow[[Unspecified], Unspecified]
+    ) -> AsyncBatchHandle[Any]: ...
+
+    @overload
+    async def get_batch(
+        self, batch_id: str, workflow: Startable[..., Coroutine[Any, Any, R]]
+    ) -> AsyncBatchHandle[R]: ...
+
+    @overload
+    async def get_batch(self, batch_id: str, workflow: Startable[..., R]) -> AsyncBatchHandle[R]: ...
+
+    async def get_batch(self, batch_id: str, workflow: Any = None) -> Any:
+        """Returns a handle to the batch with this id. See `Client.get_batch`."""
+        open_engine = self._here
+        handle: AsyncBatchHandle[Any] = AsyncBatchHandle(
+            await open_engine.get_batch(batch_id, workflow), open_engine
+        )
+        return handle
 
     @overload
     async def run(

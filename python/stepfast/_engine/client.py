@@ -7,12 +7,15 @@ from collections.abc import Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
+from stepfast._engine.batch.handle import BatchHandle
+from stepfast._engine.batch.submission import submit_batch
 from stepfast._engine.dead_letters import DeadLetter
 from stepfast._engine.filter import BulkResult, Filter
 from stepfast._engine.handle import Handle
 from stepfast._engine.open_engine import OpenEngine
 from stepfast._engine.records import Execution, Record
 from stepfast._engine.workers import WorkerOverview
+from stepfast._options.batch_options import BatchOptions
 from stepfast._options.queue import Queue, QueueInfo, declared_queues
 from stepfast._runtime.branch import forbid_in_workflow
 from stepfast._runtime.waiting import wait_for_call
@@ -130,6 +133,104 @@ class Client:
         open_engine = self._open_engine
         handles = wait_for_call(open_engine.start_many(workflow, items))
         return [Handle(handle, open_engine) for handle in handles]
+
+    @overload
+    def submit_batch(
+        self,
+        workflow: RemoteWorkflow[[Unspecified], Unspecified],
+        inputs: Iterable[tuple[Any, ...]],
+        /,
+        **options: Unpack[BatchOptions],
+    ) -> BatchHandle[Any]: ...
+
+    @overload
+    def submit_batch(
+        self,
+        workflow: Startable[..., Coroutine[Any, Any, R]],
+        inputs: Iterable[tuple[Any, ...]],
+        /,
+        **options: Unpack[BatchOptions],
+    ) -> BatchHandle[R]: ...
+
+    @overload
+    def submit_batch(
+        self,
+        workflow: Startable[..., R],
+        inputs: Iterable[tuple[Any, ...]],
+        /,
+        **options: Unpack[BatchOptions],
+    ) -> BatchHandle[R]: ...
+
+    def submit_batch(self, workflow: Any, inputs: Any, /, **options: Unpack[BatchOptions]) -> Any:
+        """Submits an item for each tuple of arguments as one batch. Each item is an execution of the
+        workflow. Up to 1,000 items share one row and one claim, so a batch costs much less than as many
+        starts. When the call returns, all items are durable and will run to their ends.
+
+        The inputs are read in portions while earlier items are written, so memory stays bounded, and a
+        generator may give millions of inputs. If the call raises in the middle, the batch stays open. It
+        contains the items before the failure, except up to the last 999. A second submission with the same
+        `batch_id` continues it.
+
+        Args:
+            workflow: The workflow. Its options `queue`, `key`, `priority` and `attributes` apply to the
+                batch; other options are not allowed.
+            inputs: The tuples of arguments by position, one tuple for each item: any iterable. A batch has
+                at most 2,147,483,647 items.
+            options: The options of the batch, which take precedence over those of the workflow; none by
+                default. See `BatchOptions`.
+
+        Returns:
+            A handle to the batch.
+
+        Raises:
+            WorkflowIdConflict: The batch_id belongs to an execution, to a cancelled batch, or to a batch of
+                another workflow or with other inputs. The message names the first item that differs.
+            EncodeError: An argument cannot be recorded. The message names the item.
+            InvalidArgument: An item is no tuple, an option is not allowed here, or an argument is larger than
+                `value_limit`.
+            TypeError: The workflow does not take the arguments of an item, which the message names; or the
+                inputs are not iterable.
+            Exception: The exception that the iterable has raised.
+            Error: See `Client.start`.
+        """
+        open_engine = self._open_engine
+        handle: BatchHandle[Any] = BatchHandle(
+            submit_batch(open_engine, workflow, inputs, options), open_engine
+        )
+        return handle
+
+    @overload
+    def get_batch(self, batch_id: str) -> BatchHandle[Any]: ...
+
+    @overload
+    def get_batch(
+        self, batch_id: str, workflow: RemoteWorkflow[[Unspecified], Unspecified]
+    ) -> BatchHandle[Any]: ...
+
+    @overload
+    def get_batch(
+        self, batch_id: str, workflow: Startable[..., Coroutine[Any, Any, R]]
+    ) -> BatchHandle[R]: ...
+
+    @overload
+    def get_batch(self, batch_id: str, workflow: Startable[..., R]) -> BatchHandle[R]: ...
+
+    def get_batch(self, batch_id: str, workflow: Any = None) -> Any:
+        """Returns a handle to the batch with this id, which any process may have submitted.
+
+        Args:
+            batch_id: The id of the batch, given or generated.
+            workflow: The workflow of the items, by which type checkers know the type of their outputs; None
+                by default.
+
+        Raises:
+            NotFound: There is no such batch.
+            InvalidArgument: The id belongs to an execution that is no batch, or the batch is of another
+                workflow.
+        """
+        open_engine = self._open_engine
+        handle: BatchHandle[Any] = BatchHandle(open_engine.get_batch(batch_id, workflow).wait(), open_engine)
+        return handle
 
     @overload
     def run(

@@ -66,6 +66,13 @@ class Operations:
         native = self._outside_workflow("get")
         return PendingReply(native.get_handle(workflow_id, name, self.port), _identity)
 
+    def get_batch(self, batch_id: str, workflow: Any = None) -> PendingReply[_native.BatchHandle]:
+        """Finds a batch, and checks its workflow if the caller has given one."""
+        bounds.check_storable_text("batch_id", batch_id)
+        name = None if workflow is None else workflow_name(workflow)
+        native = self._outside_workflow("get_batch")
+        return PendingReply(native.get_batch(batch_id, name, self.port), _identity)
+
     def results(self, handles: Iterable[Any], return_exceptions: bool) -> PendingReply[builtins.list[Any]]:
         """Waits for the ends of many executions."""
         forbid_in_workflow("engine.results")

@@ -36,6 +36,14 @@ def test_forked_child_cannot_use_async_engine_of_parent(url: str) -> None:
     assert play_scene("uses_async_engine_of_parent", url) == [FORK_ERROR] * 4
 
 
+def test_forked_child_cannot_use_batch_of_parent(url: str) -> None:
+    assert play_scene("uses_batch_of_parent", url) == [FORK_ERROR] * 7
+
+
+def test_forked_child_cannot_submit_inputs_of_parent(url: str) -> None:
+    assert play_scene("ends_submission_of_parent", url) == 2_500
+
+
 def test_forked_child_opens_engine_of_its_own(url: str) -> None:
     assert play_scene("opens_engine_of_its_own", url) == [[0, 1, 2, 3]] * 10
 

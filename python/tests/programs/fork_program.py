@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -124,6 +124,59 @@ def uses_async_engine_of_parent() -> object:
             return results
 
     return asyncio.run(main())
+
+
+def uses_batch_of_parent() -> object:
+    """Forks a child among the inputs of a batch. The child uses the engine, a handle and results of its
+    parent, and gives up the submission."""
+    with Engine(URL) as engine:
+        first = engine.submit_batch(return_numbers, [(1,)] * 10, batch_id="first")
+        results = first.results()
+        assert next(results).result() == [0]
+        codes: list[str] = []
+
+        def inputs() -> Iterator[tuple[int]]:
+            for n in range(2_500):
+                if n == 1_500:
+                    codes.extend(run_in_child(use_in_child))
+                yield (n % 2,)
+
+        def use_in_child() -> list[str]:
+            return collect_error_codes(
+                lambda: engine.submit_batch(return_numbers, [(1,)]),
+                lambda: engine.get_batch("first"),
+                lambda: first.counts(),
+                lambda: first.wait(),
+                lambda: first.cancel(),
+                lambda: next(first.results()),
+                lambda: [*results] and None,
+            )
+
+        batch = engine.submit_batch(return_numbers, inputs(), batch_id="second")
+        assert batch.wait().completed == 2_500
+        assert len(list(results)) == 9
+        return codes
+
+
+def ends_submission_of_parent() -> object:
+    """Forks a child among the inputs of a batch, which leaves the submission by an exception."""
+    main = os.getpid()
+
+    def inputs() -> Iterator[tuple[int]]:
+        for n in range(2_500):
+            if n == 1_500:
+                child = os.fork()
+                if child == 0:
+                    raise KeyError("the child gives up")
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+            yield (n % 2,)
+
+    with Engine(URL) as engine:
+        try:
+            batch = engine.submit_batch(return_numbers, inputs())
+        except KeyError:
+            os._exit(7 if os.getpid() != main else 8)
+        return batch.wait().completed
 
 
 def opens_engine_of_its_own() -> object:

@@ -28,8 +28,10 @@ use std::sync::Arc;
 use std::thread::ThreadId;
 
 use futures_util::future::BoxFuture;
+use futures_util::stream::{BoxStream, Stream, StreamExt};
 
 use crate::engine::Engine;
+use crate::engine::batch::{self, BatchHandle, BatchInput, ItemResult};
 use crate::engine::handle::Handle;
 use crate::engine::start_future::{RunFuture, StartFuture};
 use crate::engine::submission::{ArcRef, Submission};
@@ -95,6 +97,19 @@ impl Engine {
         crate::engine::start::start_all(inputs.into_iter().map(submission).collect())
     }
 
+    /// Submits one item per input of a stream as a batch, like [`Engine::submit_batch_stream`]. The options must not
+    /// include an option that a batch cannot have. Their workflow_id is the id of the batch.
+    pub fn submit_batch_guest(
+        &self,
+        workflow: &GuestWorkflow,
+        inputs: impl Stream<Item = Result<GuestInput, Error>> + Send + 'static,
+        options: Option<Box<StartOptions>>,
+    ) -> BoxFuture<'static, Result<BatchHandle<Payload>, Error>> {
+        let submission = self.submission(workflow, Payload::empty().into(), options);
+        let inputs = inputs.map(|input| input.map(BatchInput::from));
+        Box::pin(batch::submit(submission, inputs, false))
+    }
+
     /// Runs an execution to its output, like [`Engine::run`].
     pub fn run_guest(
         &self,
@@ -143,6 +158,19 @@ impl Drop for FlushBurst {
         for lane in self.engine.inner.lanes() {
             lane.end_burst(self.thread);
         }
+    }
+}
+
+impl From<GuestInput> for BatchInput {
+    fn from(input: GuestInput) -> Self {
+        Self { payload: input.payload, fingerprint: input.fingerprint }
+    }
+}
+
+impl BatchHandle<Payload> {
+    /// Returns the results of all items, like [`BatchHandle::results`].
+    pub fn payloads(&self) -> BoxStream<'static, Result<ItemResult<Payload>, Error>> {
+        batch::read_results(self).boxed()
     }
 }
 

@@ -15,6 +15,9 @@ use serde::Serialize;
 
 pub use handle::BatchHandle;
 pub use results::ItemResult;
+pub(crate) use results::read_results;
+pub use submission::BatchInput;
+pub(crate) use submission::submit;
 
 use crate::engine::Engine;
 use crate::engine::submission::{ArcRef, Submission};
@@ -52,12 +55,13 @@ impl Engine {
         &'e self,
         workflow: &'e Workflow<I, O>,
         inputs: S,
-    ) -> BatchBuilder<'e, impl Stream<Item = Result<Payload, Error>> + Send + use<'e, I, O, S>, O>
+    ) -> BatchBuilder<'e, impl Stream<Item = Result<BatchInput, Error>> + Send + use<'e, I, O, S>, O>
     where
         I: Serialize,
         S: IntoIterator<Item = I, IntoIter: Send>,
     {
-        let inputs = stream::iter(inputs.into_iter().map(|input| Payload::encode(&input)));
+        let inputs =
+            stream::iter(inputs.into_iter().map(|input| Payload::encode(&input).map(BatchInput::from)));
         let definition = &workflow.definition;
         BatchBuilder {
             engine: self,
@@ -75,13 +79,13 @@ impl Engine {
         &'e self,
         workflow: &'e Workflow<I, O>,
         inputs: S,
-    ) -> BatchBuilder<'e, impl Stream<Item = Result<Payload, Error>> + Send + use<'e, I, O, S>, O>
+    ) -> BatchBuilder<'e, impl Stream<Item = Result<BatchInput, Error>> + Send + use<'e, I, O, S>, O>
     where
         I: Serialize,
         S: Stream<Item = Result<I, Error>> + Send,
     {
         use futures_util::StreamExt;
-        let inputs = inputs.map(|input| Payload::encode(&input?));
+        let inputs = inputs.map(|input| Payload::encode(&input?).map(BatchInput::from));
         let definition = &workflow.definition;
         BatchBuilder {
             engine: self,
@@ -96,12 +100,32 @@ impl Engine {
     /// Returns a handle to the batch with this id, whichever process submitted the batch. Fails with [`Error::Invalid`] if
     /// the id belongs to another kind of execution.
     pub async fn get_batch<O>(&self, batch_id: &str) -> Result<BatchHandle<O>, Error> {
+        Ok(self.find_batch(batch_id).await?.1)
+    }
+
+    /// Returns a handle to the batch with this id. Fails with [`Error::Invalid`] if the registered name of the workflow of
+    /// its items is not `workflow`.
+    pub async fn get_batch_of<O>(&self, batch_id: &str, workflow: &str) -> Result<BatchHandle<O>, Error> {
+        let (of, batch) = self.find_batch(batch_id).await?;
+        if *of != *workflow {
+            let reason = format!(
+                "batch {} is of workflow {of:?}, not {workflow:?}; get it with its own workflow",
+                quote(batch_id)
+            );
+            return Err(Error::Invalid { input: "workflow", reason });
+        }
+        Ok(batch)
+    }
+
+    /// Returns the batch with this id, and the name of its workflow.
+    async fn find_batch<O>(&self, batch_id: &str) -> Result<(Arc<str>, BatchHandle<O>), Error> {
         let execution = self.inner.find(batch_id, Detail::Outcome).await?.execution;
         if !execution.key.is_batch() {
             let reason = format!("{} is an execution, not a batch; use `get`", quote(batch_id));
             return Err(Error::Invalid { input: "batch_id", reason });
         }
-        Ok(BatchHandle::new(self.inner.clone(), execution.key, execution.given_id))
+        let batch = BatchHandle::new(self.inner.clone(), execution.key, execution.given_id);
+        Ok((execution.workflow, batch))
     }
 }
 
@@ -121,7 +145,7 @@ impl<I, O> BatchBuilder<'_, I, O> {
 
 impl<'e, S, O> IntoFuture for BatchBuilder<'e, S, O>
 where
-    S: Stream<Item = Result<Payload, Error>> + Send + 'e,
+    S: Stream<Item = Result<BatchInput, Error>> + Send + 'e,
     O: Send + 'e,
 {
     type Output = Result<BatchHandle<O>, Error>;
@@ -131,6 +155,6 @@ where
         let BatchBuilder { engine, definition, inputs, has_exact_size, options, .. } = self;
         let (engine, definition) = (ArcRef::Borrowed(&engine.inner), ArcRef::Borrowed(definition));
         let batch = Submission::new(engine, definition, Payload::empty(), options);
-        Box::pin(submission::submit(batch, inputs, has_exact_size))
+        Box::pin(submit(batch, inputs, has_exact_size))
     }
 }

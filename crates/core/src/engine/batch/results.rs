@@ -42,9 +42,7 @@ impl<O: serde::de::DeserializeOwned + Send + 'static> BatchHandle<O> {
     ///
     /// An error of the stream itself, such as [`Error::Unavailable`], concerns no item; the stream may be polled again.
     pub fn results(&self) -> impl Stream<Item = Result<ItemResult<O>, Error>> + Send + use<O> {
-        let page = Vec::new().into_iter();
-        let reader = ResultReader { batch: self.clone(), next_index: 0, has_ended: false, page };
-        stream::unfold(reader, |mut reader| async move { Some((reader.next().await.transpose()?, reader)) })
+        read_results(self)
     }
 
     /// Returns the results of the items that failed, in the order of their indexes; in all other respects like
@@ -56,6 +54,15 @@ impl<O: serde::de::DeserializeOwned + Send + 'static> BatchHandle<O> {
             std::future::ready(is_failure)
         })
     }
+}
+
+/// Returns the results of all items, like [`BatchHandle::results`].
+pub(crate) fn read_results<O: FromPayload + Send + 'static>(
+    batch: &BatchHandle<O>,
+) -> impl Stream<Item = Result<ItemResult<O>, Error>> + Send + use<O> {
+    let page = Vec::new().into_iter();
+    let reader = ResultReader { batch: batch.clone(), next_index: 0, has_ended: false, page };
+    stream::unfold(reader, |mut reader| async move { Some((reader.next().await.transpose()?, reader)) })
 }
 
 impl<O: FromPayload> ResultReader<O> {

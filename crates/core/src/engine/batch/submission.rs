@@ -27,6 +27,21 @@ const MAX_BUNDLE_ITEMS: u32 = 1_000;
 /// Maximum number of bundles whose Starts are staged and not durable.
 const MAX_BUNDLES_IN_FLIGHT: usize = 64;
 
+/// The input of an item.
+#[derive(Clone, Debug)]
+pub struct BatchInput {
+    /// The input as it is recorded.
+    pub payload: Payload,
+    /// The fingerprint of the input; `None` for the fingerprint of the payload.
+    pub fingerprint: Option<u64>,
+}
+
+impl From<Payload> for BatchInput {
+    fn from(payload: Payload) -> Self {
+        Self { payload, fingerprint: None }
+    }
+}
+
 /// A batch while its inputs are submitted.
 struct BatchSubmission<'s> {
     submission: &'s Submission<'s>,
@@ -38,6 +53,8 @@ struct BatchSubmission<'s> {
     is_continued: bool,
     /// The inputs of the next bundle.
     inputs: PackedInputs,
+    /// The given fingerprints of these inputs, with the positions of the inputs in the bundle.
+    given_fingerprints: Vec<(u32, u64)>,
     /// The fingerprint of these inputs, which is compared if a batch with this id exists.
     fingerprint: u64,
     /// The number of items in the staged bundles.
@@ -52,6 +69,7 @@ struct StagedBundle {
     first_item: u32,
     fingerprint: Option<u64>,
     inputs: Payload,
+    given_fingerprints: Vec<(u32, u64)>,
 }
 
 impl Drop for BatchSubmission<'_> {
@@ -63,9 +81,9 @@ impl Drop for BatchSubmission<'_> {
 
 /// Submits a batch. `submission` has the batch's options, and no input. If `has_exact_size` is true, a size hint of the
 /// inputs that is exact is the number of items, so that the batch is closed from its beginning.
-pub(super) async fn submit<O>(
+pub(crate) async fn submit<O>(
     submission: Submission<'_>,
-    inputs: impl Stream<Item = Result<Payload, Error>>,
+    inputs: impl Stream<Item = Result<BatchInput, Error>>,
     has_exact_size: bool,
 ) -> Result<BatchHandle<O>, Error> {
     submission.check()?;
@@ -105,6 +123,7 @@ pub(super) async fn submit<O>(
         placement,
         is_continued: false,
         inputs: PackedInputs::default(),
+        given_fingerprints: Vec::new(),
         fingerprint: 0,
         bundled: 0,
         in_flight: VecDeque::new(),
@@ -214,7 +233,7 @@ impl BatchSubmission<'_> {
     /// Submits all inputs, and waits until their bundles are durable, also after an error. Returns the number of inputs.
     async fn submit_inputs(
         &mut self,
-        inputs: std::pin::Pin<&mut impl Stream<Item = Result<Payload, Error>>>,
+        inputs: std::pin::Pin<&mut impl Stream<Item = Result<BatchInput, Error>>>,
     ) -> Result<u64, Error> {
         let staged = self.stage_inputs(inputs).await;
         self.lane.wake_committer();
@@ -230,27 +249,32 @@ impl BatchSubmission<'_> {
     /// Stages the bundles of all inputs.
     async fn stage_inputs(
         &mut self,
-        mut inputs: std::pin::Pin<&mut impl Stream<Item = Result<Payload, Error>>>,
+        mut inputs: std::pin::Pin<&mut impl Stream<Item = Result<BatchInput, Error>>>,
     ) -> Result<(), Error> {
         while let Some(input) = self.next_input(&mut inputs).await {
             let index = self.bundled + u64::from(self.inputs.count());
             check_count(index + 1)?;
-            let input = input.map_err(|error| name_item(error, index))?;
+            let BatchInput { payload, fingerprint } = input.map_err(|error| name_item(error, index))?;
             let limit = self.submission.engine.options.value_limit;
-            if input.len() > limit {
+            if payload.len() > limit {
                 let value = format!("the input of item {index} of the batch");
-                return Err(Error::TooLarge { value, size: input.len(), limit });
+                return Err(Error::TooLarge { value, size: payload.len(), limit });
             }
-            let is_full = self.inputs.count() == MAX_BUNDLE_ITEMS
-                || self.inputs.count() > 0 && self.inputs.len_with(input.len()) > INLINE_LIMIT;
+            let is_full = self.inputs.count() > 0 && self.inputs.len_with(payload.len()) > INLINE_LIMIT;
             if is_full {
                 self.stage_bundle().await?;
             }
             if self.batch_id.is_some() {
-                let pair = [self.fingerprint, input.fingerprint()].map(u64::to_be_bytes);
+                self.given_fingerprints.extend(fingerprint.map(|given| (self.inputs.count(), given)));
+                let fingerprint = fingerprint.unwrap_or_else(|| payload.fingerprint());
+                let pair = [self.fingerprint, fingerprint].map(u64::to_be_bytes);
                 self.fingerprint = xxh3_64(pair.as_flattened());
             }
-            self.inputs.push(&input);
+            self.inputs.push(&payload);
+            // at once, so that the items are durable also if no further input can be read
+            if self.inputs.count() == MAX_BUNDLE_ITEMS {
+                self.stage_bundle().await?;
+            }
         }
         if self.inputs.count() > 0 {
             self.stage_bundle().await?;
@@ -325,7 +349,8 @@ impl BatchSubmission<'_> {
         crate::crash_point!("bundle staged");
         self.bundled += u64::from(count);
         let inputs = if fingerprint.is_some() { packed } else { Payload::empty() };
-        self.in_flight.push_back(StagedBundle { lsn, first_item, fingerprint, inputs });
+        let given_fingerprints = std::mem::take(&mut self.given_fingerprints);
+        self.in_flight.push_back(StagedBundle { lsn, first_item, fingerprint, inputs, given_fingerprints });
         if self.in_flight.len() >= MAX_BUNDLES_IN_FLIGHT
             && let Some(oldest) = self.in_flight.pop_front()
         {
@@ -372,8 +397,15 @@ impl BatchSubmission<'_> {
             (u64::from(stored.last_index().unwrap_or_default()) + 1).saturating_sub(recorded.len() as u64);
         let recorded =
             recorded.iter().skip((u64::from(bundle.first_item).saturating_sub(first_recorded)) as usize);
-        let same =
-            inputs.iter().zip(recorded).take_while(|(a, b)| a.fingerprint() == b.fingerprint()).count();
+        let given = &bundle.given_fingerprints;
+        let is_same = |position: usize, input: &Payload, recorded: &Payload| {
+            let found = given.binary_search_by_key(&(position as u32), |(position, _)| *position);
+            let given = found.ok().map(|found| given[found].1);
+            let recorded = recorded.fingerprint();
+            input.fingerprint() == recorded || given == Some(recorded)
+        };
+        let pairs = inputs.iter().zip(recorded).enumerate();
+        let same = pairs.take_while(|&(i, (input, recorded))| is_same(i, input, recorded)).count();
         let index = u64::from(bundle.first_item) + same as u64;
         Ok(self.conflict(format!(
             "it belongs to a batch that was submitted with other inputs; item {index} is the first that differs"

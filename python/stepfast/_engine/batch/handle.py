@@ -1,0 +1,207 @@
+"""Handles of batches: references to batches."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from stepfast import _native
+from stepfast._engine.batch.counts import BatchCounts
+from stepfast._engine.batch.item_result import ItemResult
+from stepfast._engine.status import Status
+from stepfast._runtime.branch import forbid_in_workflow
+from stepfast._runtime.waiting import wait_for_call
+from stepfast._validation import bounds
+from stepfast._validation.durations import Duration, to_timeout
+
+if TYPE_CHECKING:
+    from stepfast._engine.open_engine import OpenEngine
+
+R = TypeVar("R", covariant=True)
+
+#: The index of the last item of the largest batch.
+_MAX_INDEX = 2**31 - 2
+
+
+class BatchHandle(Generic[R]):
+    """A reference to a batch whose items have outputs of type `R`."""
+
+    __slots__ = ("_native", "_open_engine")
+
+    def __init__(self, native: _native.BatchHandle, open_engine: OpenEngine) -> None:
+        # the reference to the engine keeps it alive while code may wait for results
+        self._native, self._open_engine = native, open_engine
+
+    @property
+    def batch_id(self) -> str:
+        """The id of the batch, given or generated."""
+        return self._native.batch_id
+
+    def item_id(self, index: int) -> str:
+        """Returns the workflow_id of an item, by which `engine.show` finds its record.
+
+        Args:
+            index: The index of the item in its batch, from 0.
+
+        Raises:
+            InvalidArgument: The value cannot be an index.
+        """
+        bounds.check_count("index", index, 0, _MAX_INDEX)
+        return self._native.item_id(int(index))
+
+    def status(self) -> Status:
+        """Returns the status of the batch, from the database: `waiting` until all items have ended, then
+        `completed`, also if items have failed; or `cancelled`."""
+        forbid_in_workflow("batch.status")
+        return Status(wait_for_call(self._native.status(None)))
+
+    def counts(self) -> BatchCounts:
+        """Returns the numbers of items by state, from the database."""
+        forbid_in_workflow("batch.counts")
+        return BatchCounts(*wait_for_call(self._native.counts(None)))
+
+    def wait(self, timeout: Duration | None = None) -> BatchCounts:
+        """Waits until all items of the batch have ended. Failed items do not fail the batch. A batch whose
+        submission was interrupted does not end before it is submitted again, or cancelled.
+
+        Args:
+            timeout: The longest time to wait, as seconds or as a `timedelta`; no limit by default. The items
+                continue after a timeout.
+
+        Returns:
+            The numbers of items by state.
+
+        Raises:
+            ResultTimeout: The batch has not ended in time.
+            WorkflowParked: A part of the batch is parked, and continues when it is resumed.
+            EngineClosed: The engine was closed during the wait.
+            InvalidArgument: The timeout is neither a number nor a `timedelta`, or negative.
+        """
+        limit = to_timeout("timeout", timeout)
+        forbid_in_workflow("batch.wait")
+        return BatchCounts(*wait_for_call(self._native.wait(None), limit, self))
+
+    def results(self) -> Iterator[ItemResult[R]]:
+        """Returns the results of all items in the order of their indexes, each as soon as the items around it
+        have ended. The iterator waits for the next result, and ends after the last item of the batch. It
+        reads the results in pages, so memory stays bounded.
+
+        Raises:
+            WorkflowParked: A part of the batch is parked, and continues when it is resumed. Raised by the
+                iterator.
+            EngineClosed: The engine was closed during the wait. Raised by the iterator.
+        """
+        return self._read_results(False, "batch.results")
+
+    def failures(self) -> Iterator[ItemResult[R]]:
+        """Returns the results of the items that failed, in the order of their indexes. In all other respects
+        like `results`."""
+        return self._read_results(True, "batch.failures")
+
+    def _read_results(self, has_only_failures: bool, what: str) -> Iterator[ItemResult[R]]:
+        forbid_in_workflow(what)
+        reader = self._native.results(has_only_failures)
+        while page := wait_for_call(reader.next_page(None)):
+            for item in page:
+                yield ItemResult(*item)
+
+    def cancel(self) -> bool:
+        """Requests the cancellation of the batch: all items that have not ended end as `cancelled`.
+
+        The request is durable when the call returns. A cancelled batch takes no further items.
+
+        Returns:
+            False if the batch had ended before.
+        """
+        forbid_in_workflow("batch.cancel")
+        is_done: bool = wait_for_call(self._native.cancel(None))
+        return is_done
+
+    def __repr__(self) -> str:
+        return f"BatchHandle({self.batch_id!r})"
+
+    def __rich_repr__(self) -> Iterator[Any]:
+        yield self.batch_id
+
+
+class AsyncBatchHandle(Generic[R]):
+    """A reference to a batch whose items have outputs of type `R`, for programs with an event loop. See
+    `BatchHandle`."""
+
+    __slots__ = ("_native", "_open_engine")
+
+    def __init__(self, native: _native.BatchHandle, open_engine: OpenEngine) -> None:
+        # the reference to the engine keeps it alive while code may wait for results
+        self._native, self._open_engine = native, open_engine
+
+    @property
+    def _port(self) -> _native.Port:
+        loop = self._open_engine.loop
+        assert loop is not None
+        loop.check("the handle")
+        return loop.native
+
+    @property
+    def batch_id(self) -> str:
+        """The id of the batch, given or generated."""
+        return self._native.batch_id
+
+    def item_id(self, index: int) -> str:
+        """Returns the workflow_id of an item. See `BatchHandle.item_id`.
+
+        Args:
+            index: The index of the item in its batch, from 0.
+
+        Raises:
+            InvalidArgument: The value cannot be an index.
+        """
+        bounds.check_count("index", index, 0, _MAX_INDEX)
+        return self._native.item_id(int(index))
+
+    async def status(self) -> Status:
+        """Returns the status of the batch, from the database. See `BatchHandle.status`."""
+        forbid_in_workflow("batch.status")
+        return Status(await self._native.status(self._port))
+
+    async def counts(self) -> BatchCounts:
+        """Returns the numbers of items by state, from the database."""
+        forbid_in_workflow("batch.counts")
+        return BatchCounts(*await self._native.counts(self._port))
+
+    async def wait(self) -> BatchCounts:
+        """Waits until all items of the batch have ended, and returns the numbers of items by state. For a
+        limit in time, use `asyncio.timeout`. See `BatchHandle.wait`."""
+        forbid_in_workflow("batch.wait")
+        return BatchCounts(*await self._native.wait(self._port))
+
+    def results(self) -> AsyncIterator[ItemResult[R]]:
+        """Returns the results of all items in the order of their indexes, for `async for`. See
+        `BatchHandle.results`."""
+        return self._read_results(False, "batch.results")
+
+    def failures(self) -> AsyncIterator[ItemResult[R]]:
+        """Returns the results of the items that failed, in the order of their indexes, for `async for`. See
+        `BatchHandle.failures`."""
+        return self._read_results(True, "batch.failures")
+
+    async def _read_results(self, has_only_failures: bool, what: str) -> AsyncIterator[ItemResult[R]]:
+        forbid_in_workflow(what)
+        reader = self._native.results(has_only_failures)
+        while page := await reader.next_page(self._port):
+            for item in page:
+                yield ItemResult(*item)
+
+    async def cancel(self) -> bool:
+        """Requests the cancellation of the batch. See `BatchHandle.cancel`."""
+        forbid_in_workflow("batch.cancel")
+        is_done: bool = await self._native.cancel(self._port)
+        return is_done
+
+    def __repr__(self) -> str:
+        return f"AsyncBatchHandle({self.batch_id!r})"
+
+    def __rich_repr__(self) -> Iterator[Any]:
+        yield self.batch_id
+
+
+__all__ = ["AsyncBatchHandle", "BatchHandle"]

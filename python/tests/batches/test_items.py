@@ -1,0 +1,291 @@
+"""Items of batches: sync, async and in processes, with steps, suspension, children, failures and cancels."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import process_steps
+import pytest
+from watched_process import HANG_TIMEOUT
+
+from stepfast import (
+    AsyncEngine,
+    BatchCounts,
+    Engine,
+    EngineClosed,
+    InvalidArgument,
+    Queue,
+    ResultTimeout,
+    WorkflowCancelled,
+    WorkflowIdConflict,
+    current,
+    sleep,
+    step,
+    workflow,
+)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: pathlib.Path) -> str:
+    """The URL of an empty SQLite store."""
+    return f"sqlite:{tmp_path}/test.db"
+
+
+class OddNumber(Exception):
+    def __init__(self, number: int) -> None:
+        super().__init__(f"{number} is odd")
+        self.number = number
+
+
+@step(retries=1, backoff=0.0)
+def halve(n: int) -> int:
+    if n % 2:
+        raise OddNumber(n)
+    return n // 2
+
+
+@step
+async def halve_async(n: int) -> int:
+    if n % 2:
+        raise OddNumber(n)
+    return n // 2
+
+
+@workflow
+def halves(n: int) -> int:
+    if n % 10 == 0:
+        sleep(0.05)
+    return halve(n)
+
+
+@workflow
+async def halves_async(n: int) -> int:
+    if n % 10 == 0:
+        await sleep(0.05)
+    return await halve_async(n)
+
+
+@workflow
+def calls_child(n: int) -> int:
+    return halves(n) + 1
+
+
+@workflow
+async def calls_child_async(n: int) -> int:
+    return await halves_async(n) + 1
+
+
+@workflow
+def return_id() -> str:
+    return current().workflow_id
+
+
+def expected_results(count: int) -> list[Any]:
+    return [n // 2 if n % 2 == 0 else ("OddNumber", n) for n in range(count)]
+
+
+def found_result(index: int, output: Any, error: BaseException | None) -> Any:
+    if error is None:
+        return output
+    assert isinstance(error, OddNumber)
+    return (type(error).__name__, error.number)
+
+
+def test_sync_items_have_steps_and_suspend_and_fail(url: str) -> None:
+    with Engine(url, suspend_after=0.001, max_threads=8) as engine:
+        batch = engine.submit_batch(halves, ((n,) for n in range(200)), batch_id="b")
+        assert batch.wait() == BatchCounts(200, 0, 0, 0, 100, 100, 0)
+        assert batch.status() == "completed"
+        found = [
+            found_result(item.index, None if item.exception() else item.result(), item.exception())
+            for item in batch.results()
+        ]
+        assert found == expected_results(200)
+        failures = list(batch.failures())
+        assert [item.index for item in failures] == list(range(1, 200, 2))
+        with pytest.raises(OddNumber, match="7 is odd") as caught:
+            failures[3].result()
+        assert caught.value.number == 7
+        record = engine.show(batch.item_id(7))
+        assert [attempt.number for attempt in record.attempts] == [1]
+        assert engine.show("b#20").checkpoints[1].value == 10
+
+
+def test_async_items_have_steps_and_suspend_and_fail(url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url, suspend_after=0.001) as engine:
+            batch = await engine.submit_batch(halves_async, ((n,) for n in range(200)))
+            assert await batch.wait() == BatchCounts(200, 0, 0, 0, 100, 100, 0)
+            found = [
+                found_result(item.index, None if item.exception() else item.result(), item.exception())
+                async for item in batch.results()
+            ]
+            assert found == expected_results(200)
+            assert [item.index async for item in batch.failures()] == list(range(1, 200, 2))
+            # an async engine runs sync workflows on threads
+            sync_batch = await engine.submit_batch(halves, ((n,) for n in range(100)))
+            assert await sync_batch.wait() == BatchCounts(100, 0, 0, 0, 50, 50, 0)
+
+    asyncio.run(main())
+
+
+def test_items_run_steps_in_processes(sqlite_url: str) -> None:
+    order = process_steps.Order("order-7", [("tea", 1), ("cup", 2)], {"b", "a", "c"})
+    with Engine(sqlite_url, max_processes=2) as engine:
+        single = engine.run(process_steps.reverses_in_process, order)
+        batch = engine.submit_batch(process_steps.reverses_in_process, [(order,)] * 20)
+        assert [item.result() for item in batch.results()] == [single] * 20
+
+
+def test_items_start_children_and_know_their_ids(url: str) -> None:
+    with Engine(url) as engine:
+        batch = engine.submit_batch(calls_child, [(n,) for n in range(0, 40, 2)])
+        assert [item.result() for item in batch.results()] == [n // 2 + 1 for n in range(0, 40, 2)]
+        ids = engine.submit_batch(return_id, [()] * 3)
+        for item in ids.results():
+            assert engine.show(item.result()).output == item.result()
+
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            batch = await engine.submit_batch(calls_child_async, [(n,) for n in range(0, 40, 2)])
+            assert [item.result() async for item in batch.results()] == [n // 2 + 1 for n in range(0, 40, 2)]
+
+    asyncio.run(main())
+
+
+begun = threading.Semaphore(0)
+latch = threading.Event()
+
+
+@step
+def wait_for_latch(n: int) -> int:
+    begun.release()
+    assert latch.wait(HANG_TIMEOUT)
+    return n
+
+
+@workflow
+def waits(n: int) -> int:
+    return wait_for_latch(n) if n % 5 == 0 else n
+
+
+@pytest.fixture
+def closed_latch() -> Any:
+    latch.clear()
+    yield
+    latch.set()
+
+
+def test_counts_of_running_batch(url: str, closed_latch: None) -> None:
+    with Engine(url) as engine:
+        batch = engine.submit_batch(waits, [(n,) for n in range(10)])
+        for _ in range(2):
+            assert begun.acquire(timeout=HANG_TIMEOUT)
+        counts = batch.counts()
+        assert (counts.submitted, counts.running, counts.ended) == (10, 10, 0)
+        with pytest.raises(ResultTimeout, match=r"BatchHandle\('.*'\) has not ended within 0.01 s"):
+            batch.wait(0.01)
+        latch.set()
+        assert batch.wait(HANG_TIMEOUT).completed == 10
+
+
+def test_cancel_ends_items_that_have_not_ended(url: str, closed_latch: None) -> None:
+    with Engine(url, queues=[Queue("q", concurrency=1)], max_threads=4) as engine:
+        batch = engine.submit_batch(waits, [(n,) for n in range(3_000)], batch_id="b", queue="q")
+        assert begun.acquire(timeout=HANG_TIMEOUT)
+        assert batch.cancel() is True
+        latch.set()
+        counts = batch.wait()
+        assert counts.ended == counts.submitted == 3_000
+        assert counts.cancelled > 0
+        assert counts.failed == 0
+        assert batch.status() == "cancelled"
+        assert batch.cancel() is False
+        results = list(batch.results())
+        assert [item.index for item in results] == list(range(3_000))
+        assert sum(item.exception() is None for item in results) == counts.completed
+        with pytest.raises(WorkflowCancelled):
+            results[2_999].result()
+        # cancelled items have not failed
+        assert list(batch.failures()) == []
+        again = engine.submit_batch(waits, [(n,) for n in range(3_000)], batch_id="b", queue="q")
+        assert again.counts() == counts
+
+
+def test_cancelled_batch_takes_no_further_items(url: str) -> None:
+    def inputs() -> Iterator[tuple[int]]:
+        yield from [(n,) for n in range(1_200)]
+        raise KeyError("no more")
+
+    with Engine(url) as engine:
+        with pytest.raises(KeyError):
+            engine.submit_batch(halves, inputs(), batch_id="b")
+        batch = engine.get_batch("b", halves)
+        assert batch.cancel() is True
+        assert batch.wait().submitted == 1_000
+        with pytest.raises(WorkflowIdConflict, match="cancelled"):
+            engine.submit_batch(halves, [(n,) for n in range(1_200)], batch_id="b")
+
+
+def test_handles_of_closed_engine_raise(sqlite_url: str) -> None:
+    with Engine(sqlite_url) as engine:
+        batch = engine.submit_batch(halves, [(2,), (4,)])
+        results = batch.results()
+        assert next(results).result() == 1
+    for call in (batch.counts, batch.status, batch.wait, batch.cancel):
+        with pytest.raises(EngineClosed):
+            call()
+    with pytest.raises(EngineClosed):
+        next(batch.results())
+    with pytest.raises(EngineClosed):
+        engine.submit_batch(halves, [(2,)])
+
+
+def test_engine_that_closes_during_submission_ends_it(sqlite_url: str) -> None:
+    engine = Engine(sqlite_url)
+
+    def inputs() -> Any:
+        for n in range(10_000):
+            if n == 5_000:
+                engine.close()
+            yield (n,)
+
+    with pytest.raises(EngineClosed):
+        engine.submit_batch(halves, inputs(), batch_id="b")
+
+
+@workflow
+def reads_batch(batch_id: str) -> str:
+    batch = shared[0]
+    calls = (batch.counts, batch.status, batch.wait, batch.cancel, lambda: next(batch.results()))
+    for call in calls:
+        with pytest.raises(InvalidArgument, match="in the code of a workflow"):
+            call()
+    return str(batch.batch_id)
+
+
+shared: list[Any] = []
+
+
+def test_workflow_code_cannot_use_handles_of_batches(sqlite_url: str) -> None:
+    with Engine(sqlite_url) as engine:
+        shared[:] = [engine.submit_batch(halves, [(2,)], batch_id="b")]
+        assert engine.run(reads_batch, "b") == "b"
+
+
+def test_async_handles_belong_to_their_loop(sqlite_url: str) -> None:
+    async def submit() -> Any:
+        async with AsyncEngine(sqlite_url) as engine:
+            return await engine.submit_batch(halves_async, [(2,)], batch_id="b")
+
+    batch = asyncio.run(submit())
+
+    async def use() -> None:
+        with pytest.raises(InvalidArgument, match="belongs to the event loop"):
+            await batch.wait()
+
+    asyncio.run(use())
