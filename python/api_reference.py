@@ -38,6 +38,7 @@ GROUPS: Final = {
         "Checkpoint Attempt Filter BulkResult WorkerOverview Worker Unclaimable ReplayFilter",
     ),
     "Queues": ("queues", "Queue QueueInfo Rate"),
+    "Batches": ("batches", "BatchHandle AsyncBatchHandle BatchCounts ItemResult BatchOptions"),
     "Outboxes": ("outbox", "Outbox AsyncOutbox DeadLetter"),
     "The current execution, and errors": (
         "python-errors",

@@ -63,6 +63,11 @@ struct Guide;
 #[doc = include_str!("../../../docs/guide/queues.md")]
 struct Queues;
 
+/// Compiles and runs the Rust code in the guide to batches.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/batches.md")]
+struct Batches;
+
 /// Compiles and runs the Rust code in the guide to graphs.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/graphs.md")]

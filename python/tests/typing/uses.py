@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -10,11 +10,15 @@ from typing import Any, Self, TypedDict, TypeVar, assert_type
 
 import stepfast
 from stepfast import (
+    AsyncBatchHandle,
     AsyncChild,
     AsyncClient,
     AsyncEngine,
     AsyncHandle,
     AsyncOutbox,
+    BatchCounts,
+    BatchHandle,
+    BatchOptions,
     BoundProcessStep,
     BoundStep,
     BoundWorkflow,
@@ -29,6 +33,7 @@ from stepfast import (
     Graph,
     Handle,
     Instance,
+    ItemResult,
     OnDuplicate,
     OnFull,
     Outbox,
@@ -393,6 +398,18 @@ def use_engine(url: str) -> None:
         assert_type(engine.start(startable, ["tea"]), Handle[int])
         assert_type(engine.start(limited, ["tea"]), Handle[int])
         assert_type(engine.start_many(total.options(queue=mail), [(["tea"],)]), list[Handle[int]])
+        batch = engine.submit_batch(total, [(["tea"],)], batch_id="bread", queue=mail, attributes={"a": "b"})
+        assert_type(batch, BatchHandle[int])
+        assert_type(batch.counts(), BatchCounts)
+        assert_type(batch.wait(timedelta(minutes=1)).ended, int)
+        assert_type(batch.results(), Iterator[ItemResult[int]])
+        assert_type([item.result() for item in batch.failures()], list[int])
+        assert_type(next(batch.results()).exception(), BaseException | None)
+        assert_type((batch.status(), batch.cancel(), batch.item_id(3)), tuple[Status, bool, str])
+        batch_options: BatchOptions = {"batch_id": "none", "priority": 3}
+        assert_type(engine.submit_batch(total.options(queue=mail), [], **batch_options), BatchHandle[int])
+        assert_type(engine.get_batch("bread"), BatchHandle[Any])
+        assert_type(engine.get_batch("bread", total), BatchHandle[int])
         assert_type(engine.run(limited, ["tea"]), int)
         assert_type(engine.run(total, items=["tea"]), int)
 
@@ -489,6 +506,18 @@ async def use_async_engine(url: str) -> None:
         assert_type(await engine.get("ao", order), AsyncHandle[float])
         started_handles = await engine.start_many(order.options(queue="letters"), [("tea",)])
         assert_type(started_handles, list[AsyncHandle[float]])
+
+        async def inputs() -> AsyncIterator[tuple[str]]:
+            yield ("tea",)
+
+        assert_type(await engine.submit_batch(total, [(["tea"],)]), AsyncBatchHandle[int])
+        batch = await engine.submit_batch(order, inputs(), batch_id="batch-ao")
+        assert_type(batch, AsyncBatchHandle[float])
+        assert_type((await batch.wait(), await batch.counts()), tuple[BatchCounts, BatchCounts])
+        assert_type(batch.results(), AsyncIterator[ItemResult[float]])
+        assert_type([item.result() async for item in batch.failures()], list[float])
+        assert_type(await engine.get_batch("batch-ao"), AsyncBatchHandle[Any])
+        assert_type(await engine.get_batch("batch-ao", order), AsyncBatchHandle[float])
         assert_type(await engine.list(workflow=order), list[Execution])
         assert_type(await engine.cancel("ao"), bool)
 
@@ -512,6 +541,11 @@ def use_client(url: str) -> None:
         handle = client.get("o", RemoteWorkflow("order"))
         print(handle.workflow_id)
         assert_type(client.get("o", RemoteWorkflow[[str], float]("order")), Handle[float])
+        # an async workflow, which workers with an event loop run
+        assert_type(client.submit_batch(order, [("tea",)]), BatchHandle[float])
+        remote_batch = client.submit_batch(RemoteWorkflow("total"), [(["tea"],)])
+        print(remote_batch.batch_id)
+        assert_type(client.get_batch("b", RemoteWorkflow[[str], float]("order")), BatchHandle[float])
         assert_type(client.start_many(total.options(execution_timeout=60), [(["tea"],)]), list[Handle[int]])
         # a client starts async workflows for workers with an event loop
         assert_type(client.run(order, "tea"), float)

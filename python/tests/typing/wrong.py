@@ -15,6 +15,7 @@ from stepfast import (
     AsyncClient,
     AsyncEngine,
     AsyncHandle,
+    BatchHandle,
     Child,
     Client,
     Context,
@@ -239,6 +240,11 @@ def misuse_options(engine: Engine, shop: Shop) -> None:
     text: str = engine.run(named, ["tea"])  # assignment | reportAssignmentType
     texts: list[Handle[str]] = engine.start_many(mailed, [])  # arg-type | reportAssignmentType
     engine.start_many(weigh, [("tea",)])  # call-overload | reportArgumentType reportCallIssue
+    batch: BatchHandle[str] = engine.submit_batch(mailed, [])  # arg-type | reportAssignmentType
+    engine.submit_batch(weigh, [("tea",)])  # call-overload | reportArgumentType reportCallIssue
+    engine.submit_batch(total, [(["tea"],)], delay=3)  # call-overload | reportCallIssue
+    engine.submit_batch(total, [(["tea"],)], batch_id=3)  # call-overload | reportArgumentType reportCallIssue
+    engine.submit_batch(total, ["tea"])  # arg-type list-item | reportArgumentType reportCallIssue
     mailed.start("tea")  # arg-type | reportArgumentType
     mailed("tea")  # arg-type | reportArgumentType
     key: int = named.start_detached(["tea"])  # assignment | reportAssignmentType

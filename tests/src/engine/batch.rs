@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
+use stepfast_core::guest::{GuestInput, GuestWorkflow, StartOptions};
 use stepfast_core::queue::Queue;
 use stepfast_core::store::{CheckpointKind, Execution, Filter, RequestResult, Status};
-use stepfast_core::{BatchCounts, BatchHandle, Context, EndedItems, Error, Failure, ItemResult, Workflow};
+use stepfast_core::{
+    BatchCounts, BatchHandle, Context, EndedItems, Error, Failure, ItemResult, Payload, Workflow,
+};
 
 use super::support::{Count, GRACE, Latch, noop, open_engine, open_second_engine, shut_down};
 use crate::StoreFixture;
@@ -26,6 +29,8 @@ super::cases![
     other_inputs_are_refused_and_named,
     id_of_another_execution_is_refused,
     stream_that_fails_leaves_an_open_batch,
+    full_bundle_outlives_a_stream_that_fails,
+    given_fingerprints_of_inputs_are_compared,
     input_that_cannot_be_encoded_is_named,
     ids_of_items_are_reserved,
     cancelled_batch_ends_its_items,
@@ -309,6 +314,52 @@ async fn stream_that_fails_leaves_an_open_batch(fixture: &dyn StoreFixture) {
     let error = engine.submit_batch(&noop, 0..10).batch_id("b").await.unwrap_err();
     assert!(error.to_string().contains("cancelled"), "{error}");
     shut_down(engine).await;
+}
+
+async fn full_bundle_outlives_a_stream_that_fails(fixture: &dyn StoreFixture) {
+    let noop = noop();
+    let (engine, _) = open_engine(fixture, |b| b.register(&noop)).await;
+    let failing = stream::iter(
+        (0..1_000).map(Ok).chain([Err(Error::Invalid { input: "stream", reason: "it ends".to_owned() })]),
+    );
+    engine.submit_batch_stream(&noop, failing).batch_id("b").await.unwrap_err();
+    let batch = engine.get_batch::<i64>("b").await.unwrap();
+    assert_eq!(batch.counts().await.unwrap().submitted, 1_000);
+    shut_down(engine).await;
+}
+
+async fn given_fingerprints_of_inputs_are_compared(fixture: &dyn StoreFixture) {
+    let noop = noop();
+    let (engine, _) = open_engine(fixture, |b| b.register(&noop)).await;
+    let guest = GuestWorkflow::named("noop");
+    let submit = |input: fn(i64) -> GuestInput| {
+        let options = StartOptions { workflow_id: Some("b".into()), ..StartOptions::default() };
+        engine.submit_batch_guest(
+            &guest,
+            stream::iter((0..1_500).map(input).map(Ok)),
+            Some(Box::new(options)),
+        )
+    };
+    let batch = submit(plain_input).await.unwrap();
+    assert_eq!(batch.wait().await.unwrap().ended, all_completed(1_500));
+    let again = submit(respelled_input).await.unwrap();
+    assert_eq!(again.key(), batch.key());
+    let payloads: Vec<ItemResult<Payload>> = again.payloads().try_collect().await.unwrap();
+    assert_eq!(payloads[1_499].result.as_ref().unwrap().decode::<i64>().unwrap(), 1_499);
+    let error =
+        submit(|n| if n == 1_234 { respelled_input(-1) } else { respelled_input(n) }).await.unwrap_err();
+    assert!(error.to_string().contains("item 1234 is the first"), "{error}");
+    shut_down(engine).await;
+}
+
+fn plain_input(n: i64) -> GuestInput {
+    Payload::encode(&n).unwrap().into()
+}
+
+/// Returns an input with another payload than that of the plain input, and with its fingerprint.
+fn respelled_input(n: i64) -> GuestInput {
+    let fingerprint = Some(plain_input(n).payload.fingerprint());
+    GuestInput { payload: Payload::encode(&(n, "spelled")).unwrap(), fingerprint }
 }
 
 /// A value that cannot be encoded if it is negative.

@@ -23,6 +23,9 @@ use crate::runtime::runtime;
 /// Maximum number of portions that are handed over and not yet taken.
 const MAX_PORTIONS_IN_FLIGHT: usize = 2;
 
+/// The index in the batch of an input that cannot be encoded, and the exception.
+type RefusedInput = (u64, Py<PyAny>);
+
 /// A message of the code that reads the inputs.
 enum Message {
     Inputs(Vec<GuestInput>),
@@ -114,7 +117,7 @@ impl BatchSubmission {
         py: Python<'_>,
         items: &Bound<'_, PyList>,
         port: Option<&Bound<'_, Port>>,
-    ) -> PyResult<(Call, Option<(u64, Py<PyAny>)>)> {
+    ) -> PyResult<(Call, Option<RefusedInput>)> {
         let Inputs { sender, ended } = self.inputs(py)?;
         let (inputs, error) = self.encode(items);
         self.count.fetch_add(inputs.len() as u64, SeqCst);
