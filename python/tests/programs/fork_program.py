@@ -128,7 +128,7 @@ def uses_async_engine_of_parent() -> object:
 
 def uses_batch_of_parent() -> object:
     """Forks a child among the inputs of a batch. The child uses the engine, a handle and results of its
-    parent, and gives up the submission."""
+    parent, and ends."""
     with Engine(URL) as engine:
         first = engine.submit_batch(return_numbers, [(1,)] * 10, batch_id="first")
         results = first.results()
@@ -167,7 +167,7 @@ def ends_submission_of_parent() -> object:
             if n == 1_500:
                 child = os.fork()
                 if child == 0:
-                    raise KeyError("the child gives up")
+                    raise KeyError("the child ends")
                 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
             yield (n % 2,)
 

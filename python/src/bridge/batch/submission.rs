@@ -27,7 +27,7 @@ const MAX_PORTIONS_IN_FLIGHT: usize = 2;
 type RefusedInput = (u64, Py<PyAny>);
 
 /// A message of the code that reads the inputs.
-enum Message {
+enum InputMessage {
     Inputs(Vec<GuestInput>),
     /// There are no further inputs.
     End,
@@ -38,7 +38,7 @@ enum Message {
 /// The way to hand over inputs, and the result of the submission.
 #[derive(Clone)]
 struct Inputs {
-    sender: mpsc::Sender<Message>,
+    sender: mpsc::Sender<InputMessage>,
     ended: Shared<BoxFuture<'static, Result<BatchHandle<Payload>, Error>>>,
 }
 
@@ -122,7 +122,7 @@ impl BatchSubmission {
         let (inputs, error) = self.encode(items);
         self.count.fetch_add(inputs.len() as u64, SeqCst);
         let future: ReplyFuture = Box::pin(async move {
-            match sender.send(Message::Inputs(inputs)).await {
+            match sender.send(InputMessage::Inputs(inputs)).await {
                 Ok(()) => Reply::Nothing,
                 Err(_) => Reply::Error(ended.await.err().unwrap_or(Error::Shutdown)),
             }
@@ -137,19 +137,19 @@ impl BatchSubmission {
         drop(self.inputs.take());
         let future: ReplyFuture = Box::pin(async move {
             // a submission that has failed takes no messages
-            let _ = sender.send(Message::End).await;
+            let _ = sender.send(InputMessage::End).await;
             ended.await.map_or_else(Reply::Error, Reply::Batch)
         });
         Ok(Call::awaitable(port, future))
     }
 
-    /// Gives up: the batch stays open. The call ends when the items that were handed over are durable, up to the last whole
+    /// Leaves the batch open. The call ends when the items that were handed over are durable, up to the last whole
     /// bundle, or cannot become durable.
     fn abort(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
         let Inputs { sender, ended } = self.inputs(py)?;
         drop(self.inputs.take());
         let future: ReplyFuture = Box::pin(async move {
-            let _ = sender.send(Message::Abort).await;
+            let _ = sender.send(InputMessage::Abort).await;
             // the caller has an error of its own
             let _ = ended.await;
             Reply::Nothing
@@ -157,7 +157,7 @@ impl BatchSubmission {
         Ok(Call::awaitable(port, future))
     }
 
-    /// Gives up without waiting.
+    /// Leaves the batch open, without waiting.
     fn close(&self) {
         if self.process.is_current() {
             drop(self.inputs.take());
@@ -168,11 +168,11 @@ impl BatchSubmission {
 /// The inputs of a portion that are not yet taken, and the messages with the next portions.
 struct InputReader {
     portion: std::vec::IntoIter<GuestInput>,
-    messages: mpsc::Receiver<Message>,
+    messages: mpsc::Receiver<InputMessage>,
 }
 
 /// Returns the inputs that the messages contain.
-fn inputs_of(messages: mpsc::Receiver<Message>) -> impl Stream<Item = Result<GuestInput, Error>> + Send {
+fn inputs_of(messages: mpsc::Receiver<InputMessage>) -> impl Stream<Item = Result<GuestInput, Error>> + Send {
     let reader = InputReader { portion: Vec::new().into_iter(), messages };
     stream::unfold(Some(reader), |reader| async move {
         let mut reader = reader?;
@@ -181,10 +181,10 @@ fn inputs_of(messages: mpsc::Receiver<Message>) -> impl Stream<Item = Result<Gue
                 return Some((Ok(input), Some(reader)));
             }
             match reader.messages.recv().await {
-                Some(Message::Inputs(inputs)) => reader.portion = inputs.into_iter(),
-                Some(Message::End) => return None,
-                Some(Message::Abort) | None => {
-                    let reason = "the code that reads them has given up".to_owned();
+                Some(InputMessage::Inputs(inputs)) => reader.portion = inputs.into_iter(),
+                Some(InputMessage::End) => return None,
+                Some(InputMessage::Abort) | None => {
+                    let reason = "the code that reads them has ended early".to_owned();
                     return Some((Err(Error::Invalid { input: "inputs", reason }), None));
                 }
             }
