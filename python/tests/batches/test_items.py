@@ -56,31 +56,31 @@ async def halve_async(n: int) -> int:
 
 
 @workflow
-def halves(n: int) -> int:
+def halves_item(n: int) -> int:
     if n % 10 == 0:
         sleep(0.05)
     return halve(n)
 
 
 @workflow
-async def halves_async(n: int) -> int:
+async def halves_item_async(n: int) -> int:
     if n % 10 == 0:
         await sleep(0.05)
     return await halve_async(n)
 
 
 @workflow
-def calls_child(n: int) -> int:
-    return halves(n) + 1
+def calls_child_in_batch(n: int) -> int:
+    return halves_item(n) + 1
 
 
 @workflow
-async def calls_child_async(n: int) -> int:
-    return await halves_async(n) + 1
+async def calls_child_in_batch_async(n: int) -> int:
+    return await halves_item_async(n) + 1
 
 
 @workflow
-def return_id() -> str:
+def return_item_id() -> str:
     return current().workflow_id
 
 
@@ -97,7 +97,7 @@ def found_result(index: int, output: Any, error: BaseException | None) -> Any:
 
 def test_sync_items_have_steps_and_suspend_and_fail(url: str) -> None:
     with Engine(url, suspend_after=0.001, max_threads=8) as engine:
-        batch = engine.submit_batch(halves, ((n,) for n in range(200)), batch_id="b")
+        batch = engine.submit_batch(halves_item, ((n,) for n in range(200)), batch_id="b")
         assert batch.wait() == BatchCounts(200, 0, 0, 0, 100, 100, 0)
         assert batch.status() == "completed"
         found = [
@@ -118,7 +118,7 @@ def test_sync_items_have_steps_and_suspend_and_fail(url: str) -> None:
 def test_async_items_have_steps_and_suspend_and_fail(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url, suspend_after=0.001) as engine:
-            batch = await engine.submit_batch(halves_async, ((n,) for n in range(200)))
+            batch = await engine.submit_batch(halves_item_async, ((n,) for n in range(200)))
             assert await batch.wait() == BatchCounts(200, 0, 0, 0, 100, 100, 0)
             found = [
                 found_result(item.index, None if item.exception() else item.result(), item.exception())
@@ -127,7 +127,7 @@ def test_async_items_have_steps_and_suspend_and_fail(url: str) -> None:
             assert found == expected_results(200)
             assert [item.index async for item in batch.failures()] == list(range(1, 200, 2))
             # an async engine runs sync workflows on threads
-            sync_batch = await engine.submit_batch(halves, ((n,) for n in range(100)))
+            sync_batch = await engine.submit_batch(halves_item, ((n,) for n in range(100)))
             assert await sync_batch.wait() == BatchCounts(100, 0, 0, 0, 50, 50, 0)
 
     asyncio.run(main())
@@ -143,15 +143,15 @@ def test_items_run_steps_in_processes(sqlite_url: str) -> None:
 
 def test_items_start_children_and_know_their_ids(url: str) -> None:
     with Engine(url) as engine:
-        batch = engine.submit_batch(calls_child, [(n,) for n in range(0, 40, 2)])
+        batch = engine.submit_batch(calls_child_in_batch, [(n,) for n in range(0, 40, 2)])
         assert [item.result() for item in batch.results()] == [n // 2 + 1 for n in range(0, 40, 2)]
-        ids = engine.submit_batch(return_id, [()] * 3)
+        ids = engine.submit_batch(return_item_id, [()] * 3)
         for item in ids.results():
             assert engine.show(item.result()).output == item.result()
 
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            batch = await engine.submit_batch(calls_child_async, [(n,) for n in range(0, 40, 2)])
+            batch = await engine.submit_batch(calls_child_in_batch_async, [(n,) for n in range(0, 40, 2)])
             assert [item.result() async for item in batch.results()] == [n // 2 + 1 for n in range(0, 40, 2)]
 
     asyncio.run(main())
@@ -169,7 +169,7 @@ def wait_for_latch(n: int) -> int:
 
 
 @workflow
-def waits(n: int) -> int:
+def waits_in_batch(n: int) -> int:
     return wait_for_latch(n) if n % 5 == 0 else n
 
 
@@ -182,11 +182,13 @@ def closed_latch() -> Any:
 
 def test_counts_of_running_batch(url: str, closed_latch: None) -> None:
     with Engine(url) as engine:
-        batch = engine.submit_batch(waits, [(n,) for n in range(10)])
+        batch = engine.submit_batch(waits_in_batch, [(n,) for n in range(10)])
         for _ in range(2):
             assert begun.acquire(timeout=HANG_TIMEOUT)
         counts = batch.counts()
-        assert (counts.submitted, counts.running, counts.ended) == (10, 10, 0)
+        # the items that do not wait may have ended
+        assert (counts.submitted, counts.running + counts.completed) == (10, 10)
+        assert counts.running >= 2
         with pytest.raises(ResultTimeout, match=r"BatchHandle\('.*'\) has not ended within 0.01 s"):
             batch.wait(0.01)
         latch.set()
@@ -195,7 +197,7 @@ def test_counts_of_running_batch(url: str, closed_latch: None) -> None:
 
 def test_cancel_ends_items_that_have_not_ended(url: str, closed_latch: None) -> None:
     with Engine(url, queues=[Queue("q", concurrency=1)], max_threads=4) as engine:
-        batch = engine.submit_batch(waits, [(n,) for n in range(3_000)], batch_id="b", queue="q")
+        batch = engine.submit_batch(waits_in_batch, [(n,) for n in range(3_000)], batch_id="b", queue="q")
         assert begun.acquire(timeout=HANG_TIMEOUT)
         assert batch.cancel() is True
         latch.set()
@@ -212,7 +214,7 @@ def test_cancel_ends_items_that_have_not_ended(url: str, closed_latch: None) -> 
             results[2_999].result()
         # cancelled items have not failed
         assert list(batch.failures()) == []
-        again = engine.submit_batch(waits, [(n,) for n in range(3_000)], batch_id="b", queue="q")
+        again = engine.submit_batch(waits_in_batch, [(n,) for n in range(3_000)], batch_id="b", queue="q")
         assert again.counts() == counts
 
 
@@ -223,17 +225,17 @@ def test_cancelled_batch_takes_no_further_items(url: str) -> None:
 
     with Engine(url) as engine:
         with pytest.raises(KeyError):
-            engine.submit_batch(halves, inputs(), batch_id="b")
-        batch = engine.get_batch("b", halves)
+            engine.submit_batch(halves_item, inputs(), batch_id="b")
+        batch = engine.get_batch("b", halves_item)
         assert batch.cancel() is True
         assert batch.wait().submitted == 1_000
         with pytest.raises(WorkflowIdConflict, match="cancelled"):
-            engine.submit_batch(halves, [(n,) for n in range(1_200)], batch_id="b")
+            engine.submit_batch(halves_item, [(n,) for n in range(1_200)], batch_id="b")
 
 
 def test_handles_of_closed_engine_raise(sqlite_url: str) -> None:
     with Engine(sqlite_url) as engine:
-        batch = engine.submit_batch(halves, [(2,), (4,)])
+        batch = engine.submit_batch(halves_item, [(2,), (4,)])
         results = batch.results()
         assert next(results).result() == 1
     for call in (batch.counts, batch.status, batch.wait, batch.cancel):
@@ -242,7 +244,7 @@ def test_handles_of_closed_engine_raise(sqlite_url: str) -> None:
     with pytest.raises(EngineClosed):
         next(batch.results())
     with pytest.raises(EngineClosed):
-        engine.submit_batch(halves, [(2,)])
+        engine.submit_batch(halves_item, [(2,)])
 
 
 def test_engine_that_closes_during_submission_ends_it(sqlite_url: str) -> None:
@@ -255,7 +257,7 @@ def test_engine_that_closes_during_submission_ends_it(sqlite_url: str) -> None:
             yield (n,)
 
     with pytest.raises(EngineClosed):
-        engine.submit_batch(halves, inputs(), batch_id="b")
+        engine.submit_batch(halves_item, inputs(), batch_id="b")
 
 
 @workflow
@@ -273,14 +275,14 @@ shared: list[Any] = []
 
 def test_workflow_code_cannot_use_handles_of_batches(sqlite_url: str) -> None:
     with Engine(sqlite_url) as engine:
-        shared[:] = [engine.submit_batch(halves, [(2,)], batch_id="b")]
+        shared[:] = [engine.submit_batch(halves_item, [(2,)], batch_id="b")]
         assert engine.run(reads_batch, "b") == "b"
 
 
 def test_async_handles_belong_to_their_loop(sqlite_url: str) -> None:
     async def submit() -> Any:
         async with AsyncEngine(sqlite_url) as engine:
-            return await engine.submit_batch(halves_async, [(2,)], batch_id="b")
+            return await engine.submit_batch(halves_item_async, [(2,)], batch_id="b")
 
     batch = asyncio.run(submit())
 
