@@ -9,7 +9,6 @@ pub(crate) mod completion_watch;
 pub(crate) mod deferrals;
 pub(crate) mod definition;
 pub(crate) mod inner;
-mod item_lookup;
 pub(crate) mod known_queues;
 pub(crate) mod lease;
 pub(crate) mod lifecycle;
