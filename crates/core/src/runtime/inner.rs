@@ -11,12 +11,12 @@ use crate::commit::{FoldTarget, Lane, Lsn, Staged};
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::key::Key;
-use crate::name_checks::split_item_id;
 use crate::payload::Payload;
 use crate::runtime::capacity::Capacity;
 use crate::runtime::completion_watch::CompletionWatch;
 use crate::runtime::deferrals::Deferrals;
 use crate::runtime::definition::Definitions;
+use crate::runtime::item_lookup::find_record;
 use crate::runtime::known_queues::KnownQueues;
 use crate::runtime::lease::Lease;
 use crate::runtime::lifecycle::Lifecycle;
@@ -176,27 +176,7 @@ impl EngineInner {
 
     /// Returns the execution with this workflow_id.
     pub(crate) async fn find(&self, workflow_id: &str, detail: Detail) -> Result<Record, Error> {
-        if let Some(record) = self.load(ExecutionId::Given(workflow_id.into()), detail).await? {
-            return Ok(record);
-        }
-        // a bundle is no execution for people
-        if let Some(key) = Key::from_text(workflow_id).filter(|key| key.last_index().is_none())
-            && let Some(record) = self.load(ExecutionId::Key(key), detail).await?
-        {
-            return Ok(record);
-        }
-        if let Some((batch, index)) = split_item_id(workflow_id) {
-            let batch = match Box::pin(self.find(batch, Detail::Outcome)).await {
-                Err(Error::NotFound { .. }) => None,
-                batch => Some(batch?.execution.key).filter(|key| key.is_batch()),
-            };
-            if let Some(batch) = batch
-                && let Some(record) = self.find_item(batch, index, detail).await?
-            {
-                return Ok(record);
-            }
-        }
-        Err(Error::NotFound { workflow_id: workflow_id.to_owned() })
+        find_record(&*self.store, workflow_id, detail).await
     }
 
     /// Stages a request for an execution and waits for its result.

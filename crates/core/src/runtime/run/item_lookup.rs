@@ -1,64 +1,110 @@
-//! The search for an item of a batch by its workflow_id, as in `batch#7`.
+//! The search for an execution by its workflow_id, also for an item of a batch, as in `batch#7`.
 
 use crate::error::Error;
 use crate::key::{Key, MAX_BATCH_ITEMS};
+use crate::name_checks::split_item_id;
 use crate::payload::Payload;
-use crate::runtime::inner::EngineInner;
-use crate::runtime::run::chunks;
-use crate::store::{Detail, Execution, ExecutionId, Parent, Record, unpack_inputs};
+use crate::store::{
+    Detail, Execution, ExecutionId, ItemOutcome, Parent, Record, Store, StoreError, unpack_inputs,
+};
 
-impl EngineInner {
-    /// Returns the record of an item; `None` if the batch has no such item. The record of an item without a row of its own
-    /// is put together from that of its bundle.
-    pub(crate) async fn find_item(
-        &self,
-        batch: Key,
-        index: u32,
-        detail: Detail,
-    ) -> Result<Option<Record>, Error> {
-        if u64::from(index) >= MAX_BATCH_ITEMS {
-            return Ok(None);
-        }
-        let key = batch.item(index);
-        if let Some(record) = self.load(ExecutionId::Key(key), detail).await? {
-            return Ok(Some(record));
-        }
-        let Some(bundle) = self.store.bundles(batch, index, 1).await?.pop() else { return Ok(None) };
-        let Some(mut record) = self.load(ExecutionId::Key(bundle), detail).await? else { return Ok(None) };
-        let Some(items) = record.bundle.take() else { return Ok(None) };
-        let end = items.outcomes().unwrap_or_default().into_iter().find(|it| it.index == index);
-        let input = match detail {
-            Detail::Outcome => Payload::empty(),
-            Detail::Full => self.input_of_item(bundle, record.execution.input.clone(), index).await?,
-        };
-        record.checkpoints.retain(|checkpoint| checkpoint.execution == key);
-        record.attempts.retain(|attempt| attempt.execution == key);
-        let of_bundle = record.execution;
-        let (status, outcome, ended_at) = match end {
-            Some(end) => (end.status, end.outcome, of_bundle.ended_at),
-            None => (of_bundle.status, of_bundle.outcome, of_bundle.ended_at),
-        };
-        record.execution = Execution {
-            key,
-            parent: Some(Parent { key: batch, is_detached: false }),
-            fingerprint: None,
-            owner: of_bundle.owner.filter(|_| !status.is_terminal()),
-            is_parked: of_bundle.is_parked && !status.is_terminal(),
-            status,
-            input,
-            outcome,
-            ended_at,
-            ..of_bundle
-        };
-        Ok(Some(record))
+/// Returns the record of the execution with this workflow_id, which may be the text of its key. The record of an item
+/// without a row of its own is put together from that of its bundle.
+#[doc(hidden)]
+pub async fn find_record(store: &dyn Store, workflow_id: &str, detail: Detail) -> Result<Record, Error> {
+    if let Some(record) = find_row(store, workflow_id, detail).await? {
+        return Ok(record);
     }
+    if let Some((batch, index)) = split_item_id(workflow_id)
+        && let Some(batch) = find_row(store, batch, Detail::Outcome).await?
+        && let Some(record) = find_item(store, batch.execution.key, index, detail).await?
+    {
+        return Ok(record);
+    }
+    Err(Error::NotFound { workflow_id: workflow_id.to_owned() })
+}
 
-    /// Returns the input of an item from the packed inputs of its bundle.
-    async fn input_of_item(&self, bundle: Key, packed: Payload, index: u32) -> Result<Payload, Error> {
-        let packed = chunks::fetch(self, bundle, packed).await?;
-        let inputs = unpack_inputs(&packed).unwrap_or_default();
-        // the last input is that of the last index
-        let from_end = bundle.last_index().unwrap_or_default() - index;
-        Ok(inputs.into_iter().rev().nth(from_end as usize).unwrap_or_default())
+/// Returns the record of an execution with a row of its own, by its given id or by the text of its key.
+async fn find_row(store: &dyn Store, id: &str, detail: Detail) -> Result<Option<Record>, StoreError> {
+    if let Some(record) = load(store, ExecutionId::Given(id.into()), detail).await? {
+        return Ok(Some(record));
     }
+    match key_of_text(id) {
+        Some(key) => load(store, ExecutionId::Key(key), detail).await,
+        None => Ok(None),
+    }
+}
+
+/// Returns the key with this text; `None` also for the key of a bundle, which is no execution for people.
+pub(crate) fn key_of_text(text: &str) -> Option<Key> {
+    Key::from_text(text).filter(|key| key.last_index().is_none())
+}
+
+async fn load(store: &dyn Store, id: ExecutionId, detail: Detail) -> Result<Option<Record>, StoreError> {
+    Ok(store.load(&[id], detail).await?.pop().flatten())
+}
+
+/// Returns the record of an item; `None` if `batch` is no batch or has no such item.
+async fn find_item(
+    store: &dyn Store,
+    batch: Key,
+    index: u32,
+    detail: Detail,
+) -> Result<Option<Record>, StoreError> {
+    if !batch.is_batch() || u64::from(index) >= MAX_BATCH_ITEMS {
+        return Ok(None);
+    }
+    let key = batch.item(index);
+    if let Some(record) = load(store, ExecutionId::Key(key), detail).await? {
+        return Ok(Some(record));
+    }
+    let Some(bundle) = store.bundles(batch, index, 1).await?.pop() else { return Ok(None) };
+    let Some(mut record) = load(store, ExecutionId::Key(bundle), detail).await? else { return Ok(None) };
+    let Some(items) = record.bundle.take() else { return Ok(None) };
+    let end = items.outcomes_of(&[index]).pop().flatten();
+    let input = match detail {
+        Detail::Outcome => Payload::empty(),
+        Detail::Full => {
+            let packed = std::mem::replace(&mut record.execution.input, Payload::empty());
+            input_of_item(store, bundle, packed, index).await?
+        }
+    };
+    record.checkpoints.retain(|checkpoint| checkpoint.execution == key);
+    record.attempts.retain(|attempt| attempt.execution == key);
+    record.execution = Execution { input, ..virtual_item(&record.execution, key, end) };
+    Ok(Some(record))
+}
+
+/// Returns the execution of an item without a row of its own, without its input. `end` is its packed outcome.
+pub(crate) fn virtual_item(bundle: &Execution, item: Key, end: Option<ItemOutcome>) -> Execution {
+    let (status, outcome) =
+        end.map_or_else(|| (bundle.status, bundle.outcome.clone()), |end| (end.status, end.outcome));
+    Execution {
+        key: item,
+        parent: item.batch().map(|key| Parent { key, is_detached: false }),
+        fingerprint: None,
+        owner: bundle.owner.filter(|_| !status.is_terminal()),
+        is_parked: bundle.is_parked && !status.is_terminal(),
+        status,
+        input: Payload::empty(),
+        outcome,
+        ..bundle.clone()
+    }
+}
+
+/// Returns the input of an item from the packed inputs of its bundle.
+async fn input_of_item(
+    store: &dyn Store,
+    bundle: Key,
+    packed: Payload,
+    index: u32,
+) -> Result<Payload, StoreError> {
+    let packed = match packed.chunk_ref() {
+        None => packed,
+        Some(chunks) => Payload::from_bytes(store.load_value(bundle, chunks).await?),
+    };
+    let inputs = unpack_inputs(&packed).unwrap_or_default();
+    // the last input is that of the last index
+    let from_end = bundle.last_index().unwrap_or_default() - index;
+    Ok(inputs.into_iter().rev().nth(from_end as usize).unwrap_or_default())
 }

@@ -7,7 +7,7 @@ mod children;
 pub(crate) mod chunks;
 pub(crate) mod delivery;
 mod detached;
-mod item_lookup;
+pub(crate) mod item_lookup;
 pub(crate) mod mismatch;
 pub(crate) mod quiescence;
 pub(crate) mod replay;

@@ -9,6 +9,7 @@ mod inputs;
 mod pack;
 
 use bytes::Bytes;
+use pack::search_pack;
 
 pub use counts::{BatchCounts, BatchItems, BundledItems, EndedItems};
 pub use inputs::{PackedInputs, unpack_inputs};
@@ -46,6 +47,21 @@ impl BundleRecord {
         outcomes.sort_by_key(|it| it.index);
         Some(outcomes)
     }
+
+    /// Returns the packed outcomes of the items with these indexes, which are in ascending order: `None` for each item that
+    /// has no outcome yet or is promoted. A damaged pack contains no outcomes.
+    pub(crate) fn outcomes_of(&self, indexes: &[u32]) -> Vec<Option<ItemOutcome>> {
+        let mut found = vec![None; indexes.len()];
+        if self.packs.iter().any(|pack| search_pack(pack, indexes, &mut found).is_none()) {
+            found.fill(None);
+        }
+        for (index, place) in indexes.iter().zip(&mut found) {
+            if self.promoted.binary_search(index).is_ok() {
+                *place = None;
+            }
+        }
+        found
+    }
 }
 
 #[cfg(test)]
@@ -64,6 +80,14 @@ mod tests {
     }
 
     #[test]
+    fn damaged_pack_contains_no_outcomes() {
+        let encoded = pack((0..10).map(|index| outcome(index, Status::Completed, "x")).collect()).encode();
+        let packs = vec![encoded[..encoded.len() - 1].to_vec().into()];
+        let bundle = BundleRecord { packs, ..BundleRecord::default() };
+        assert_eq!((bundle.outcomes(), bundle.outcomes_of(&[3])), (None, vec![None]));
+    }
+
+    #[test]
     fn promoted_items_override_their_packed_outcomes() {
         let packs = [3, 1].map(|first| {
             pack(vec![outcome(first, Status::Failed, "x"), outcome(first + 1, Status::Completed, "y")])
@@ -73,5 +97,9 @@ mod tests {
         let bundle = BundleRecord { packs: packs.into(), promoted: vec![2, 4], ..BundleRecord::default() };
         let indexes: Vec<u32> = bundle.outcomes().unwrap().iter().map(|it| it.index).collect();
         assert_eq!(indexes, [1, 3]);
+        let searched = bundle.outcomes_of(&[0, 1, 1, 2, 3, 4, 9]);
+        let found: Vec<Option<u32>> = searched.iter().map(|it| it.as_ref().map(|it| it.index)).collect();
+        assert_eq!(found, [None, Some(1), Some(1), None, Some(3), None, None]);
+        assert_eq!(searched[1], Some(outcome(1, Status::Failed, "x")));
     }
 }

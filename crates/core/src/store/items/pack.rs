@@ -73,21 +73,63 @@ impl Pack {
     }
 }
 
+/// A run of equal outcomes in an encoded pack.
+struct EncodedRun<'p> {
+    first: u32,
+    count: u32,
+    status: Status,
+    outcome: &'p [u8],
+}
+
+/// Splits the first run from an encoded pack; `None` if it is damaged.
+fn split_run(bytes: &[u8]) -> Option<(EncodedRun<'_>, &[u8])> {
+    let (head, rest) = bytes.split_first_chunk::<RUN_HEAD_BYTES>()?;
+    let number = |at: usize| head[at..].first_chunk().map(|it| u32::from_be_bytes(*it));
+    let (first, count, len) = (number(0)?, number(4)?, number(9)?);
+    let status = Status::from_number(i64::from(head[8])).filter(|status| status.is_terminal())?;
+    let (outcome, rest) = rest.split_at_checked(len as usize)?;
+    first.checked_add(count)?;
+    Some((EncodedRun { first, count, status, outcome }, rest))
+}
+
 /// Decodes a column `outcomes`; `None` if it is damaged.
 pub fn decode_pack(mut bytes: &[u8]) -> Option<Vec<ItemOutcome>> {
     let mut outcomes = Vec::new();
-    while let Some((head, rest)) = bytes.split_first_chunk::<RUN_HEAD_BYTES>() {
-        let number = |at: usize| head[at..].first_chunk().map(|it| u32::from_be_bytes(*it));
-        let (first, count, len) = (number(0)?, number(4)?, number(9)?);
-        let status = Status::from_number(i64::from(head[8])).filter(|status| status.is_terminal())?;
-        let (outcome, rest) = rest.split_at_checked(len as usize)?;
-        let outcome = Payload::from_slice(outcome);
-        for index in first..first.checked_add(count)? {
-            outcomes.push(ItemOutcome { index, status, outcome: outcome.clone() });
+    while !bytes.is_empty() {
+        let (run, rest) = split_run(bytes)?;
+        let outcome = Payload::from_slice(run.outcome);
+        for index in run.first..run.first + run.count {
+            outcomes.push(ItemOutcome { index, status: run.status, outcome: outcome.clone() });
         }
         bytes = rest;
     }
-    bytes.is_empty().then_some(outcomes)
+    Some(outcomes)
+}
+
+/// Decodes the outcomes of these items from a column `outcomes`, and no others. `indexes` are in ascending order; `found`
+/// has a place for each. A place that has an outcome stays as it is. Returns `None` if the column is damaged.
+pub(super) fn search_pack(
+    mut bytes: &[u8],
+    indexes: &[u32],
+    found: &mut [Option<ItemOutcome>],
+) -> Option<()> {
+    while !bytes.is_empty() {
+        let (run, rest) = split_run(bytes)?;
+        let begin = indexes.partition_point(|index| *index < run.first);
+        for at in begin..indexes.len() {
+            let index = indexes[at];
+            if index - run.first >= run.count {
+                break;
+            }
+            let outcome = || {
+                let outcome = Payload::from_slice(run.outcome);
+                ItemOutcome { index, status: run.status, outcome }
+            };
+            found[at].get_or_insert_with(outcome);
+        }
+        bytes = rest;
+    }
+    Some(())
 }
 
 #[cfg(test)]
