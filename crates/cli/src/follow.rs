@@ -12,7 +12,7 @@ use crate::output::{self, Exit};
 use crate::show::load_shown;
 
 /// Time between two pictures. A reader sees no faster changes.
-const REFRESH_INTERVAL: Duration = Duration::from_millis(500);
+pub(crate) const REFRESH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Shows an execution until it has ended or is parked: in a terminal in place, otherwise again after each change.
 pub(crate) async fn follow(store: &Arc<dyn Store>, workflow_id: &str) -> anyhow::Result<Exit> {

@@ -197,7 +197,7 @@ async fn find_graph(store: &Arc<dyn Store>, name: &str) -> anyhow::Result<(Graph
     Ok(read_graph(row)?)
 }
 
-fn read_graph(row: &GraphRow) -> Result<(GraphDeclaration, GraphShape), Error> {
+pub(crate) fn read_graph(row: &GraphRow) -> Result<(GraphDeclaration, GraphShape), Error> {
     let declaration = GraphDeclaration::from_row(row)?;
     let shape = declaration.shape(&row.name)?;
     Ok((declaration, shape))
@@ -248,7 +248,11 @@ fn describe_inputs(declaration: &GraphDeclaration) -> String {
 }
 
 /// Returns the input of an execution in the form in which the program of the graph takes it.
-fn encode_input(name: &str, declaration: &GraphDeclaration, input: Option<Value>) -> anyhow::Result<Value> {
+pub(crate) fn encode_input(
+    name: &str,
+    declaration: &GraphDeclaration,
+    input: Option<Value>,
+) -> anyhow::Result<Value> {
     let Some(inputs) = &declaration.inputs else { return Ok(input.unwrap_or_default()) };
     let given = match input {
         None => Map::new(),
@@ -270,7 +274,7 @@ fn encode_input(name: &str, declaration: &GraphDeclaration, input: Option<Value>
 }
 
 /// Parses JSON. An integer that needs more than 64 bits is an error, because it would become a float.
-fn parse_json(text: &str) -> anyhow::Result<Value> {
+pub(crate) fn parse_json(text: &str) -> anyhow::Result<Value> {
     let value = serde_json::from_str(text).map_err(|error| anyhow!("{} is no JSON: {error}", quote(text)))?;
     if let Some(integer) = find_large_integer(text) {
         bail!("{integer} is no integer of 64 bits: pass it as a text or as a float");

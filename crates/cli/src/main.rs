@@ -1,6 +1,7 @@
 //! The `stepfast` program: shows and changes executions and queues, maintains the database, measures.
 
 mod arguments;
+mod batch;
 mod bench;
 mod client;
 mod db;
@@ -49,6 +50,8 @@ enum Command {
     #[command(subcommand)]
     Workflow(workflow::WorkflowCommand),
     #[command(subcommand)]
+    Batch(batch::BatchCommand),
+    #[command(subcommand)]
     Graph(graph::GraphCommand),
     #[command(subcommand)]
     Queue(queue::QueueCommand),
@@ -70,6 +73,7 @@ async fn main() -> ExitCode {
     }
     let result = match command {
         Command::Workflow(workflow) => workflow.run().await,
+        Command::Batch(batch) => batch.run().await,
         Command::Graph(graph) => graph.run().await,
         Command::Queue(queue) => queue.run().await,
         Command::Worker(worker) => worker.run().await,

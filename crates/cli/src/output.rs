@@ -72,7 +72,7 @@ pub(crate) fn print(text: &str) {
 }
 
 pub(crate) fn print_json(value: &Value) -> anyhow::Result<()> {
-    print(&json_text(value)?);
+    print(&escape_json(&serde_json::to_string_pretty(value)?));
     Ok(())
 }
 
@@ -88,9 +88,13 @@ pub(crate) fn cell_text(text: &str) -> String {
         .collect()
 }
 
+/// Prints JSON in one line.
+pub(crate) fn print_json_line(value: &Value) {
+    print(&escape_json(&value.to_string()));
+}
+
 /// Returns JSON with all control characters in texts escaped.
-fn json_text(value: &Value) -> anyhow::Result<String> {
-    let json = serde_json::to_string_pretty(value)?;
+fn escape_json(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for char in json.chars() {
         // characters below a space are escaped already, or separate values
@@ -100,7 +104,7 @@ fn json_text(value: &Value) -> anyhow::Result<String> {
             escaped.push(char);
         }
     }
-    Ok(escaped)
+    escaped
 }
 
 /// Formats an instant in UTC, to the millisecond.
@@ -155,7 +159,7 @@ pub(crate) fn executions_table(executions: &[Execution], dead_workers: &DeadWork
 }
 
 /// Formats attributes in the form that the filters of a list accept.
-fn format_attributes(execution: &Execution) -> String {
+pub(crate) fn format_attributes(execution: &Execution) -> String {
     let all: Vec<String> =
         execution.attributes.iter().map(|(name, value)| format!("{name}={value}")).collect();
     all.join(" ")
@@ -350,7 +354,7 @@ pub(crate) fn record_text(shown: &ShowData) -> String {
 }
 
 /// Formats the queue of an execution with its placement there.
-fn format_queue(placement: &Placement, execution: &Execution) -> String {
+pub(crate) fn format_queue(placement: &Placement, execution: &Execution) -> String {
     let key = if placement.key.is_empty() { String::new() } else { format!(", key {}", placement.key) };
     let priority =
         if placement.priority == 0 { String::new() } else { format!(", priority {}", placement.priority) };

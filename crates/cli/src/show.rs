@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use stepfast::store::Execution;
 use stepfast::store::{Detail, ExecutionId, WaitingWork};
-use stepfast::{Error, Payload, Status, Store};
+use stepfast::{Error, Payload, Status, Store, find_record};
 
 use crate::output::{self, ShowData};
 use crate::unclaimable;
-use crate::workflow::{dead_owners, find_execution};
+use crate::workflow::dead_owners;
 
 /// Loads an execution with its values, its children and the state of its worker.
 pub(crate) async fn load_shown(store: &Arc<dyn Store>, workflow_id: &str) -> Result<ShowData, Error> {
-    let mut record = find_execution(store, workflow_id, Detail::Full).await?;
+    let mut record = find_record(&**store, workflow_id, Detail::Full).await?;
     // values that are stored in chunks are loaded, so that they are shown too
     let key = record.execution.key;
     let fetch = async |payload: &mut Payload| -> Result<(), Error> {

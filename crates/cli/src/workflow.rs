@@ -8,9 +8,9 @@ use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use stepfast::clock::{Clock, SystemClock, Timestamp};
-use stepfast::store::{Detail, Execution, ExecutionId, Filter, Record, RequestResult};
+use stepfast::store::{Detail, Execution, Filter, RequestResult};
 use stepfast::text::{abbreviate, quote};
-use stepfast::{BulkResult, Error, Key, Status, Store};
+use stepfast::{BulkResult, Error, Status, Store, find_record};
 
 use crate::client::with_client;
 use crate::execution_tree::{execution_tree, graph_of};
@@ -154,7 +154,7 @@ impl FilterArgs {
     async fn into_filter(self, store: &Arc<dyn Store>) -> Result<Filter, Error> {
         let parent = match &self.parent {
             None => None,
-            Some(id) => Some(find_execution(store, id, Detail::Outcome).await?.execution.key),
+            Some(id) => Some(find_record(&**store, id, Detail::Outcome).await?.execution.key),
         };
         let filter = Filter {
             statuses: self.status,
@@ -341,17 +341,6 @@ pub(crate) async fn dead_owners(
     owners.sort_unstable();
     owners.dedup();
     Ok(DeadWorkers(if owners.is_empty() { owners } else { store.dead_workers(&owners).await? }))
-}
-
-pub(crate) async fn find_execution(
-    store: &Arc<dyn Store>,
-    workflow_id: &str,
-    detail: Detail,
-) -> Result<Record, Error> {
-    let mut ids = vec![ExecutionId::Given(workflow_id.into())];
-    ids.extend(Key::from_text(workflow_id).map(ExecutionId::Key));
-    let found = store.load(&ids, detail).await?;
-    found.into_iter().flatten().next().ok_or_else(|| Error::NotFound { workflow_id: workflow_id.to_owned() })
 }
 
 /// Parses the limit of a list.
