@@ -48,6 +48,7 @@ mod queue;
 mod queued_child;
 mod rejected_write;
 mod request;
+mod search;
 mod self_claiming;
 mod speculation;
 mod staging_budget;
@@ -92,6 +93,7 @@ nouns![
     queue,
     queued_child,
     request,
+    search,
     multiple_engines,
     pause,
     speculation,

@@ -7,6 +7,7 @@ pub(crate) mod client;
 pub(crate) mod handle;
 mod os_signals;
 mod queues;
+mod search;
 pub(crate) mod start;
 pub(crate) mod start_future;
 pub(crate) mod submission;
