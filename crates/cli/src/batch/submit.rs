@@ -193,9 +193,12 @@ fn send_inputs(
             }
         };
         let is_full = page.inputs.len() >= PAGE_INPUTS || page.bytes >= PAGE_BYTES;
-        // the receiver is dropped if the submission has failed
-        if (is_end || is_full) && pages.blocking_send(std::mem::take(&mut page)).is_err() || is_end {
-            return;
+        if is_end || is_full {
+            // the receiver is dropped if the submission has failed
+            let is_dropped = pages.blocking_send(std::mem::take(&mut page)).is_err();
+            if is_end || is_dropped {
+                return;
+            }
         }
     }
 }

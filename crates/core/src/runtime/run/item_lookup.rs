@@ -65,7 +65,7 @@ async fn find_item(
     let input = match detail {
         Detail::Outcome => Payload::empty(),
         Detail::Full => {
-            let packed = std::mem::replace(&mut record.execution.input, Payload::empty());
+            let packed = std::mem::take(&mut record.execution.input);
             input_of_item(store, bundle, packed, index).await?
         }
     };
