@@ -1,9 +1,12 @@
-//! `bench batching`: the effect of batching. Items are written in calls of one to many, and a large batch runs to its end.
+//! `bench batching`: the effect of batching. Items are written in calls of one to many, a large batch runs to its end, and
+//! finished executions are searched for in calls of one to many.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use stepfast::{Client, Context, Engine, Error, Failure, Workflow};
+use stepfast::{Client, Context, Engine, Error, Failure, Status, Workflow};
 use tokio::time::Instant;
 
 use crate::measure::{Samples, ms_since};
@@ -21,6 +24,16 @@ const PUBLISHED_WRITES: [(usize, f64); 6] = [
     (20_000, 9_153_414.0),
 ];
 
+/// The rates that RogueDB has published for searches, in items per second by items per call, from the same source.
+const PUBLISHED_SEARCHES: [(usize, f64); 5] =
+    [(1, 173_065.0), (10, 466_203.0), (100, 590_052.0), (1_000, 916_034.0), (2_000, 1_014_414.0)];
+
+/// One of this many ids that are searched for does not exist.
+const ABSENT_EVERY: u64 = 10;
+
+/// The number of tasks that start the executions with ids of their own.
+const STARTING_TASKS: u64 = 1_000;
+
 /// The number of steps of an item with steps.
 const STEPS: u32 = 3;
 
@@ -34,12 +47,16 @@ pub struct BatchingParameters {
     pub items: Vec<u64>,
     /// The numbers of tasks that start executions by single calls.
     pub callers: Vec<usize>,
+    /// The number of finished items among which ids are searched for. A tenth as many single executions are searched for,
+    /// too. 0 for no search.
+    pub search_items: u64,
 }
 
 impl BatchingParameters {
     /// Returns the number of measurements, for the display of progress.
     pub fn total(&self) -> u64 {
-        (self.sizes.len() + 2 * self.items.len() + self.callers.len()) as u64
+        let searches = if self.search_items > 0 { 2 * PUBLISHED_SEARCHES.len() } else { 0 };
+        (self.sizes.len() + 2 * self.items.len() + self.callers.len() + searches) as u64
     }
 }
 
@@ -139,6 +156,118 @@ pub async fn run_batch(target: &Target, items: u64, steps: u32) -> Result<(Row, 
     Ok((row, figures))
 }
 
+/// Executions that are searched for.
+struct SearchedIds {
+    op: &'static str,
+    /// Their ids, before the number.
+    prefix: &'static str,
+    /// Their number. The output of each is its number.
+    count: u64,
+}
+
+impl SearchedIds {
+    /// Returns random ids, each with the output of its execution, and with `None` if no execution has the id.
+    fn sample(&self, size: usize) -> (Vec<String>, Vec<Option<u64>>) {
+        let one = |_| {
+            let number = fastrand::u64(..self.count);
+            let is_absent = fastrand::u64(..ABSENT_EVERY) == 0;
+            let id = format!("{}{}", self.prefix, if is_absent { self.count + number } else { number });
+            (id, (!is_absent).then_some(number))
+        };
+        (0..size).map(one).unzip()
+    }
+}
+
+/// Searches for random ids in calls of `size` by one caller, and decodes the outputs. The time of the calls and of the
+/// decoding counts.
+async fn search(
+    client: &Client,
+    searched: &SearchedIds,
+    size: usize,
+    duration: Duration,
+) -> Result<Row, Error> {
+    let mut latencies = Vec::new();
+    let mut failed = 0;
+    let begun = Instant::now();
+    while begun.elapsed() < duration {
+        let (ids, expected) = searched.sample(size);
+        let call = Instant::now();
+        let found = client.get_many(&ids).await?;
+        let outputs: Vec<Option<u64>> = found
+            .iter()
+            .map(|execution| {
+                let completed = execution.as_ref().filter(|it| it.status == Status::Completed)?;
+                completed.outcome.decode().ok()
+            })
+            .collect();
+        latencies.push(ms_since(call));
+        failed +=
+            outputs.iter().zip(&expected).filter(|(output, expected)| output != expected).count() as u64;
+    }
+    latencies.sort_by(f64::total_cmp);
+    let quantile = |share: f64| latencies[((latencies.len() - 1) as f64 * share) as usize];
+    let (seconds, completed) =
+        (latencies.iter().sum::<f64>() / 1e3, (latencies.len() * size) as u64 - failed);
+    let published = PUBLISHED_SEARCHES.iter().find(|(published, _)| *published == size);
+    Ok(Row {
+        op: Some(searched.op.to_owned()),
+        batch: Some(size as u64),
+        completed,
+        failed,
+        seconds,
+        per_second: completed as f64 / seconds,
+        p50_ms: quantile(0.5),
+        p99_ms: quantile(0.99),
+        max_ms: quantile(1.0),
+        published_per_second: published.map(|(_, rate)| *rate),
+        ..Row::default()
+    })
+}
+
+/// Makes finished executions, and searches for them through a newly opened store.
+async fn run_searches(
+    target: &Target,
+    items: u64,
+    duration: Duration,
+    progress: &dyn Fn(),
+) -> Result<Vec<Row>, Error> {
+    let workflow = Workflow::new("batching", |_: Context, x: u64| std::future::ready(Ok::<u64, Failure>(x)));
+    let items = SearchedIds { op: "search", prefix: "b#", count: items };
+    let singles = SearchedIds { op: "search by id", prefix: "single-", count: items.count.div_ceil(10) };
+    let store = target.store().await?;
+    let engine = Engine::builder(store.clone()).register(&workflow).open().await?;
+    engine.submit_batch(&workflow, 0..items.count).batch_id("b").await?.wait().await?;
+    let next = Arc::new(AtomicU64::new(0));
+    let tasks = (0..STARTING_TASKS.min(singles.count)).map(|_| {
+        let (engine, workflow, next) = (engine.clone(), workflow.clone(), next.clone());
+        let (prefix, count) = (singles.prefix, singles.count);
+        tokio::spawn(async move {
+            loop {
+                let number = next.fetch_add(1, Relaxed);
+                if number >= count {
+                    return Ok(());
+                }
+                engine.run(&workflow, number).workflow_id(format!("{prefix}{number}")).await?;
+            }
+        })
+    });
+    let started = try_join_all(tasks).await.map_err(|error| Error::Unavailable(error.to_string()))?;
+    started.into_iter().collect::<Result<(), Error>>()?;
+    engine.shutdown(Duration::from_secs(10)).await?;
+    // a store in memory cannot be opened a second time
+    let store = if store.info().kind == "memory" { store } else { target.store().await? };
+    let client = Client::open(store).await?;
+    let mut rows = Vec::new();
+    for searched in [&items, &singles] {
+        for (size, _) in PUBLISHED_SEARCHES {
+            rows.push(search(&client, searched, size, duration).await?);
+            progress();
+        }
+    }
+    client.shutdown(Duration::from_secs(10)).await?;
+    Ok(rows)
+}
+
 /// Runs all measurements, each on a fresh store that `open` returns.
 pub async fn run<F: Future<Output = Result<Target, Error>>>(
     open: impl Fn() -> F,
@@ -171,6 +300,11 @@ pub async fn run<F: Future<Output = Result<Target, Error>>>(
             progress();
         }
     }
+    if parameters.search_items > 0 {
+        let target = open().await?;
+        rows.extend(run_searches(&target, parameters.search_items, parameters.duration, progress).await?);
+        target.close().await?;
+    }
     Ok((rows, figures))
 }
 
@@ -185,6 +319,7 @@ mod tests {
             duration: Duration::from_millis(20),
             items: vec![1_200],
             callers: vec![3],
+            search_items: 1_500,
         };
         let open = || Target::open("memory", "full", None);
         let (rows, figures) = run(open, &parameters, &|| ()).await.unwrap();
@@ -193,5 +328,8 @@ mod tests {
         assert!(rows[1].completed.is_multiple_of(1_500));
         assert_eq!((rows[3].completed, rows[4].completed), (1_200, 1_200));
         assert!(!figures.is_empty());
+        let searches: Vec<_> = rows[5..].iter().map(|row| (row.op.as_deref(), row.batch)).collect();
+        assert_eq!((searches.len(), searches[0]), (10, (Some("search"), Some(1))));
+        assert_eq!(searches[9], (Some("search by id"), Some(2_000)));
     }
 }

@@ -85,7 +85,7 @@ pub struct Row {
     /// and sync) or `commit` (a bare commit of the store).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
-    /// The measured operation on batches: `write`, `run`, or `single calls`.
+    /// The measured operation on batches: `write`, `run`, `single calls`, `search`, or `search by id`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op: Option<String>,
     /// The number of items of a batch.

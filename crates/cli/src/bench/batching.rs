@@ -30,12 +30,16 @@ pub(crate) struct BatchingArgs {
     /// Tasks that start executions by single calls; separate several values by commas.
     #[arg(long, value_delimiter = ',', default_value = "1,64,1000", value_parser = parse_positive)]
     callers: Vec<usize>,
+    /// Finished items among which ids are searched for, also among a tenth as many single executions; 0 for no search.
+    #[arg(long, default_value_t = 1_000_000)]
+    search_items: u64,
 }
 
 impl BatchingArgs {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let Self { common, batch: sizes, seconds, items, callers } = self;
-        let parameters = BatchingParameters { sizes, duration: Duration::from_secs(seconds), items, callers };
+        let Self { common, batch: sizes, seconds, items, callers, search_items } = self;
+        let duration = Duration::from_secs(seconds);
+        let parameters = BatchingParameters { sizes, duration, items, callers, search_items };
         let bar = progress_bar(parameters.total());
         let place = common.place();
         let (rows, figures) = batching::run(|| place.open_fresh(), &parameters, &|| bar.inc(1)).await?;
