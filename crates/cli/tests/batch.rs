@@ -43,8 +43,8 @@ async fn worker(store: &str) -> Engine {
 /// Writes a file of lines. Returns its path.
 fn write_lines(directory: &Path, name: &str, lines: impl IntoIterator<Item = impl Display>) -> String {
     let path = directory.join(name);
-    let text: String = lines.into_iter().map(|line| format!("{line}\n")).collect();
-    std::fs::write(&path, text).unwrap();
+    let lines: Vec<String> = lines.into_iter().map(|line| line.to_string()).collect();
+    std::fs::write(&path, lines.join("\n") + "\n").unwrap();
     path.display().to_string()
 }
 
