@@ -71,7 +71,7 @@ pub use payload::Payload;
 pub use queue::rate::Rate;
 pub use queue::{OnConflict, OnDuplicate, OnFull, Queue};
 #[doc(hidden)]
-pub use runtime::item_lookup::find_record;
+pub use runtime::run::item_lookup::find_record;
 pub use runtime::start::options::Due;
 pub use store::{BatchCounts, EndedItems, Filter, Page, RequestResult, Status, Store};
 pub use workflow::Workflow;

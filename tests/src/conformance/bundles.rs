@@ -637,7 +637,7 @@ async fn retried_item_overrides_its_packed_failure(fixture: &dyn StoreFixture) {
     assert_eq!((counts.queued, counts.ended.total(), counts.ended.failed), (1, 2, 1));
     let claimed = worker.claim(10).await;
     let loaded = worker.record(batch.item(1)).await;
-    assert_eq!(claimed, [loaded.clone()]);
+    assert_eq!(claimed, std::slice::from_ref(&loaded));
     assert_eq!((loaded.bundle, loaded.checkpoints.len()), (None, 1));
     worker.apply(vec![transition(batch.item(1), completed())]).await;
     let counts = worker.store.batch_items(batch).await.unwrap().counts();

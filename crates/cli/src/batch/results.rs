@@ -28,7 +28,7 @@ impl BatchResultsArgs {
         let store = stepfast::connect_existing(&self.target.store).await?;
         with_client(store, async |client| {
             let batch: BatchHandle<Payload> = client.get_batch(&self.batch_id).await?;
-            let mut results = pin!(batch.encoded_results());
+            let mut results = pin!(batch.payloads());
             while let Some(item) = results.next().await {
                 let item = item?;
                 if !self.failed || matches!(item.result, Err(Error::Failed(_))) {

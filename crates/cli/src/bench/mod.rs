@@ -5,7 +5,6 @@ mod batching;
 mod graphs;
 mod history;
 mod idle;
-mod large_graph;
 mod memory;
 mod neighbours;
 mod payload;
@@ -70,7 +69,7 @@ pub(crate) enum BenchCommand {
     /// Graphs of three tasks in a row.
     Pipeline(graphs::GraphBenchArgs),
     /// Graphs with few and with many tasks: the time per task.
-    LargeGraph(large_graph::LargeGraphArgs),
+    LargeGraph(graphs::LargeGraphArgs),
     /// Items written in calls of one to many, single calls, and large batches that run to their ends.
     Batching(batching::BatchingArgs),
     #[command(hide = true)]

@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::key::{Key, MAX_BATCH_ITEMS};
 use crate::name_checks::split_item_id;
-use crate::runtime::item_lookup::{key_of_text, virtual_item};
+use crate::runtime::run::item_lookup::{key_of_text, virtual_item};
 use crate::store::{Detail, Execution, ExecutionId, Record, Store, StoreError};
 
 /// Maximum number of executions that one query loads.
