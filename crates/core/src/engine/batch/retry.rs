@@ -138,7 +138,6 @@ async fn retry_item(
         }
         _ => return Err(engine.dropped_write_error()),
     }
-    crate::crash_point!("retried item durable");
     let result = engine.request_by_key(key, RequestKind::Resume).await?;
     Ok(result.is_some())
 }
