@@ -1,5 +1,6 @@
 -- Locks executions that wait for a child that has ended, and returns them. Executions that another transaction has locked are
--- left to the next search. The OFFSETs keep the plan as it is written, from the small table to the large one.
+-- left to the next search. Also returns one closed batch, if there is any: most schemas have none, and need no further
+-- statement. The OFFSETs keep the plan as it is written, from the small table to the large one.
 SELECT e.key
 FROM (SELECT DISTINCT w.execution
       FROM waits AS w
@@ -8,3 +9,5 @@ FROM (SELECT DISTINCT w.execution
       LIMIT 5000) AS s
 CROSS JOIN LATERAL (SELECT e.key FROM executions AS e
                     WHERE e.key = s.execution AND e.status = 3 OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
+UNION ALL
+(SELECT b.key FROM batches AS b WHERE b.item_count IS NOT NULL ORDER BY b.key LIMIT 1)

@@ -116,7 +116,7 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::LoadChunks, &[]),
     // small tables, walked in the order of an index
     (Sql::DeleteStaleReady, &[]),
-    (Sql::SatisfiedWaits, &["on waits"]),
+    (Sql::SatisfiedWaits, &["on waits", "on batches"]),
     (Sql::ClosedBatches, &[]),
     (Sql::CompleteBatches, &[]),
     (Sql::DeleteOrphanedSlots, &["on slots"]),

@@ -350,7 +350,9 @@ pub(super) async fn wake_satisfied(
 ) -> Result<(), DbError> {
     let find = Query { sql: Sql::SatisfiedWaits, action: "finding satisfied waits", params: Vec::new() };
     let found = pipeline::run(session, TxPart::Begin, &[find]).await?;
-    let keys = parse_keys(&found)?.into_iter().map(to_uuid).collect::<Vec<_>>();
+    let (batches, keys): (Vec<Key>, Vec<Key>) =
+        parse_keys(&found)?.into_iter().partition(|key| key.is_batch());
+    let keys = keys.into_iter().map(to_uuid).collect::<Vec<_>>();
     let params = vec![param(keys), param(now.map(Timestamptz))];
     let wake = Query { sql: Sql::Wake, action: "waking executions", params };
     let results = pipeline::run(session, TxPart::End, &[wake]).await?;
@@ -359,7 +361,7 @@ pub(super) async fn wake_satisfied(
     if woken > 0 {
         changes.merge(Changes::ready(woken));
     }
-    end_batches(session, now, changes).await
+    if batches.is_empty() { Ok(()) } else { end_batches(session, now, changes).await }
 }
 
 /// The maximum number of batches that one statement checks.
