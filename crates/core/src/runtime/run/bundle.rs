@@ -31,7 +31,8 @@ pub(crate) struct BundleRun {
     state: Mutex<BundleState>,
 }
 
-/// The part of a [`BundleRun`] that its lock guards. Virtual items stage their Writes under this lock.
+/// The part of a [`BundleRun`] that its lock guards. Virtual items stage their Writes under this lock. A thread that needs
+/// the state of an item's run too locks that state first.
 #[derive(Default)]
 struct BundleState {
     /// Whether the virtual items record nothing more.
@@ -125,15 +126,19 @@ impl BundleRun {
         self.state.lock().running += 1;
     }
 
-    /// Keeps the run of an item that is blocked, so that the item can be stopped.
+    /// Keeps the run of an item that is blocked, so that the item can be stopped. A run that is not a virtual item any more
+    /// is left alone.
     pub(crate) fn note_blocked(&self, index: u32, run: &Arc<Run>) {
-        let mut state = self.state.lock();
-        if state.is_closed {
-            drop(state);
-            run.interrupt(Interrupt::Disowned);
-        } else if run.is_virtual_item() {
-            state.blocked.insert(index, Arc::downgrade(run));
+        let run_state = run.state();
+        if run_state.staging.item.is_none() {
+            return;
         }
+        if let Some(mut open) = self.lock_open() {
+            open.blocked.insert(index, Arc::downgrade(run));
+            return;
+        }
+        drop(run_state);
+        run.interrupt(Interrupt::Disowned);
     }
 
     /// Returns the number of virtual items that run.
@@ -214,11 +219,6 @@ impl UnpackedOutcomes {
 }
 
 impl Run {
-    /// Whether the execution is an item without a row of its own.
-    pub(crate) fn is_virtual_item(&self) -> bool {
-        self.state().staging.item.is_some()
-    }
-
     /// Stages a Write of a virtual item. An end becomes an outcome of the bundle, and is durable with one of its next
     /// Packs. Any other new state promotes the item. Returns `None` if nothing was staged.
     pub(super) fn stage_of_item(&self, state: &mut RunState, write: Write, reserved: u32) -> Option<Lsn> {
