@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use uuid::Uuid;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
@@ -27,6 +28,8 @@ const FIRST_BUNDLE_NUMBER: u32 = 1 << 31;
 
 /// Maximum number of items in a batch.
 pub const MAX_BATCH_ITEMS: u64 = (BATCH_NUMBER - FIRST_BUNDLE_NUMBER) as u64;
+/// The index of the last item that a batch can have.
+const LAST_INDEX: u32 = (MAX_BATCH_ITEMS - 1) as u32;
 
 /// The key of an execution: a UUIDv7 that the engine minted. The key of a child is derived from the parent's key
 /// instead.
@@ -124,6 +127,23 @@ impl Key {
         self.with_number(FIRST_BUNDLE_NUMBER | last_index)
     }
 
+    /// Returns the range of the keys of all items that this batch can have.
+    pub fn items(self) -> RangeInclusive<Self> {
+        self.item(0)..=self.item(LAST_INDEX)
+    }
+
+    /// Returns the range of the keys of all bundles that this batch can have.
+    pub fn bundles(self) -> RangeInclusive<Self> {
+        self.bundle(0)..=self.bundle(LAST_INDEX)
+    }
+
+    /// Returns the range of the keys of the bundles of this batch with items at or behind an index; `None` unless this is
+    /// the key of a batch, which can have an item with this index.
+    pub fn bundles_from(self, index: u32) -> Option<RangeInclusive<Self>> {
+        let can_exist = self.is_batch() && index <= LAST_INDEX;
+        can_exist.then(|| self.bundle(index)..=self.bundle(LAST_INDEX))
+    }
+
     /// Returns the key of the batch to which this item or bundle belongs; its own key for a batch. `None` for any other
     /// execution.
     pub fn batch(self) -> Option<Self> {
@@ -140,6 +160,21 @@ impl Key {
         self.number()
             .filter(|number| (FIRST_BUNDLE_NUMBER..BATCH_NUMBER).contains(number))
             .map(|it| it - FIRST_BUNDLE_NUMBER)
+    }
+
+    /// Returns the index of the first item of this bundle, which has `item_count` items; `None` unless this is the key of a
+    /// bundle that can have as many.
+    pub fn first_index(self, item_count: u64) -> Option<u32> {
+        let end = u64::from(self.last_index()?) + 1;
+        end.checked_sub(item_count).map(|first| first as u32)
+    }
+
+    /// Returns the range of the keys of the items of this bundle, which has `item_count` items; `None` unless this is the
+    /// key of a bundle.
+    pub fn bundle_items(self, item_count: u64) -> Option<RangeInclusive<Self>> {
+        let (batch, last) = (self.batch()?, self.last_index()?);
+        let first = self.first_index(item_count).unwrap_or_default();
+        Some(batch.item(first)..=batch.item(last))
     }
 
     /// Returns the index of this item in its batch; `None` unless this is the key of an item.
@@ -312,6 +347,28 @@ mod tests {
                 assert_eq!(Key::from_text(&key.to_string()), Some(key));
             }
             assert_eq!(batch.as_bytes()[..5], Key::mint(shard).as_bytes()[..5], "sorted by time");
+        }
+    }
+
+    #[test]
+    fn ranges_contain_the_items_and_bundles_that_can_exist() {
+        let batch = Key::mint_batch(0);
+        let last = u32::try_from(MAX_BATCH_ITEMS - 1).unwrap();
+        assert_eq!(batch.items(), batch.item(0)..=batch.item(last));
+        assert_eq!(batch.bundles(), batch.bundle(0)..=batch.bundle(last));
+        assert_eq!(batch.bundles_from(last), Some(batch.bundle(last)..=batch.bundle(last)));
+        assert_eq!(batch.bundles_from(last + 1), None);
+        let bundle = batch.bundle(9);
+        for (item_count, first) in [(1, Some(9)), (10, Some(0)), (11, None), (u64::MAX, None)] {
+            assert_eq!(bundle.first_index(item_count), first);
+            let first = first.unwrap_or(0);
+            assert_eq!(bundle.bundle_items(item_count), Some(batch.item(first)..=batch.item(9)));
+        }
+        for key in [batch, batch.item(9), Key::mint(0)] {
+            assert_eq!((key.first_index(1), key.bundle_items(1)), (None, None));
+        }
+        for key in [bundle, batch.item(9), Key::mint(0)] {
+            assert_eq!(key.bundles_from(0), None);
         }
     }
 

@@ -4,15 +4,12 @@ use std::ops::RangeInclusive;
 
 use super::tables::Tables;
 use crate::clock::Timestamp;
-use crate::key::{Key, MAX_BATCH_ITEMS};
+use crate::key::Key;
 use crate::payload::Payload;
 use crate::store::counters::{Counters, Table};
 use crate::store::{
     BatchItems, BundleRecord, BundledItems, CloseBatch, Outcome, Pack, Record, Start, State, Status,
 };
-
-/// The index of the last item that a batch can have.
-const LAST_INDEX: u32 = (MAX_BATCH_ITEMS - 1) as u32;
 
 impl Tables {
     /// Whether a bundle fits into its batch; true for any other Start.
@@ -21,7 +18,7 @@ impl Tables {
         let (Some(first), Some(closed_with)) = (start.first_item(), self.batches.get(&batch)) else {
             return false;
         };
-        let last_bundle = self.bundles.range(bundle_keys(batch, 0)).next_back();
+        let last_bundle = self.bundles.range(batch.bundles()).next_back();
         let next = last_bundle.and_then(|(key, _)| key.last_index()).map_or(0, |last| last + 1);
         first == next && closed_with.is_none_or(|count| count > u64::from(last))
     }
@@ -60,7 +57,7 @@ impl Tables {
 
     /// Returns the number of items in the bundles of a batch.
     fn bundled_items(&self, batch: Key) -> u64 {
-        self.bundles.range(bundle_keys(batch, 0)).map(|(_, count)| count).sum()
+        self.bundles.range(batch.bundles()).map(|(_, count)| count).sum()
     }
 
     /// Ends a batch if its wake condition holds. Returns whether the batch has ended now.
@@ -94,12 +91,8 @@ impl Tables {
     /// Returns the keys of the executions whose checkpoints and attempts belong to the record of this one: the items of a
     /// bundle, and otherwise the execution itself.
     pub(super) fn recorded_keys(&self, key: Key) -> RangeInclusive<Key> {
-        let (Some(last), Some(batch), Some(count)) = (key.last_index(), key.batch(), self.bundles.get(&key))
-        else {
-            return key..=key;
-        };
-        let first = (u64::from(last) + 1).saturating_sub(*count) as u32;
-        batch.item(first)..=batch.item(last)
+        let items = self.bundles.get(&key).and_then(|count| key.bundle_items(*count));
+        items.unwrap_or(key..=key)
     }
 
     /// Returns the recorded state of a bundle's items; `None` for other executions.
@@ -116,10 +109,8 @@ impl Tables {
     }
 
     pub(super) fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Vec<Key> {
-        if !batch.is_batch() || first_item > LAST_INDEX {
-            return Vec::new();
-        }
-        let keys = self.bundles.range(bundle_keys(batch, first_item)).map(|(key, _)| *key);
+        let Some(range) = batch.bundles_from(first_item) else { return Vec::new() };
+        let keys = self.bundles.range(range).map(|(key, _)| *key);
         keys.take(usize::try_from(limit).unwrap_or(usize::MAX)).collect()
     }
 
@@ -129,10 +120,10 @@ impl Tables {
         if !batch.is_batch() {
             return items;
         }
-        items.retried = self.bundles.range(batch.item(0)..=batch.item(LAST_INDEX)).count() as u64;
+        items.retried = self.bundles.range(batch.items()).count() as u64;
         for status in Status::ALL {
             let mut bundled = BundledItems::default();
-            for (key, count) in self.bundles.range(bundle_keys(batch, 0)) {
+            for (key, count) in self.bundles.range(batch.bundles()) {
                 if self.executions.get(key).is_some_and(|row| row.status == status) {
                     bundled.items += count;
                     for pack in self.packs_of(*key) {
@@ -146,7 +137,7 @@ impl Tables {
             if bundled.items > 0 {
                 items.bundles.push((status, bundled));
             }
-            let promoted = self.executions.range(batch.item(0)..=batch.item(LAST_INDEX));
+            let promoted = self.executions.range(batch.items());
             let promoted = promoted.filter(|(_, row)| row.status == status).count() as u64;
             if promoted > 0 {
                 items.promoted.push((status, promoted));
@@ -163,9 +154,4 @@ impl Tables {
         }
         record
     }
-}
-
-/// Returns the range of the keys of a batch's bundles, from the bundle that contains this item.
-fn bundle_keys(batch: Key, first_item: u32) -> RangeInclusive<Key> {
-    batch.bundle(first_item)..=batch.bundle(LAST_INDEX)
 }

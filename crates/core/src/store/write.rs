@@ -520,8 +520,7 @@ impl Start {
 
     /// Returns the index of the first item of this bundle; `None` unless the execution is a bundle with items.
     pub fn first_item(&self) -> Option<u32> {
-        let count = u32::try_from(self.item_count?).ok()?;
-        (u64::from(self.key.last_index()?) + 1).checked_sub(u64::from(count)).map(|first| first as u32)
+        self.key.first_index(self.item_count?)
     }
 
     /// Whether the queue decides if the execution runs: the Start [claims itself](Self::self_claims), and the

@@ -5,6 +5,7 @@
 //! a time is under way. The bundle ends when each item has a staged outcome or is promoted.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, Waker};
@@ -46,7 +47,8 @@ struct ItemRecord {
 /// The recorded state of a claimed bundle.
 struct ClaimedItems {
     batch: Key,
-    last_index: u32,
+    /// The indexes of the items.
+    indexes: RangeInclusive<u32>,
     item_count: u64,
     app_version: Option<Arc<str>>,
     /// The indexes of the items that have an outcome or a row of their own, in ascending order; `None` if a pack is damaged.
@@ -63,6 +65,7 @@ impl ClaimedItems {
     fn take(record: &mut Record) -> Option<Self> {
         let (batch, last_index) = (record.execution.key.batch()?, record.execution.key.last_index()?);
         let bundle = record.bundle.take()?;
+        let first_index = record.execution.key.first_index(bundle.item_count).unwrap_or_default();
         let mut records: HashMap<u32, ItemRecord, _> = HashMap::default();
         for checkpoint in record.checkpoints.drain(..) {
             let index = checkpoint.execution.item_index();
@@ -80,7 +83,7 @@ impl ClaimedItems {
         });
         Some(Self {
             batch,
-            last_index,
+            indexes: first_index..=last_index,
             item_count: bundle.item_count,
             app_version: record.execution.app_version.clone(),
             finished,
@@ -90,11 +93,6 @@ impl ClaimedItems {
         })
     }
 
-    /// Returns the index of the first item.
-    fn first_index(&self) -> u32 {
-        (u64::from(self.last_index) + 1).saturating_sub(self.item_count) as u32
-    }
-
     /// Returns the unfinished items with their inputs and records, in ascending order.
     fn into_pending(mut self, packed: &Payload) -> Result<VecDeque<PendingItem>, Failure> {
         let unreadable = |reason: &str| Failure::with_kind(UNREADABLE, reason.to_owned());
@@ -102,7 +100,7 @@ impl ClaimedItems {
             self.finished.take().ok_or_else(|| unreadable("the outcomes of the items are damaged"))?;
         let inputs = unpack_inputs(packed).filter(|inputs| inputs.len() as u64 == self.item_count);
         let inputs = inputs.ok_or_else(|| unreadable("the inputs of the items are damaged"))?;
-        let items = (self.first_index()..=self.last_index).zip(inputs);
+        let items = self.indexes.clone().zip(inputs);
         let unfinished = items.filter(|(index, _)| finished.binary_search(index).is_err());
         Ok(unfinished
             .map(|(index, input)| PendingItem { index, input, record: self.records.remove(&index) })
@@ -112,8 +110,7 @@ impl ClaimedItems {
     /// Returns the Writes that delete the chunks that a disowned run has left behind, for each unfinished item.
     fn chunk_deletions(&self) -> Vec<Write> {
         let finished = self.finished.as_deref().unwrap_or_default();
-        let unfinished =
-            (self.first_index()..=self.last_index).filter(|it| finished.binary_search(it).is_err());
+        let unfinished = self.indexes.clone().filter(|it| finished.binary_search(it).is_err());
         let deletion = |index| {
             let checkpoints = self.records.get(&index).into_iter().flat_map(|record| &record.checkpoints);
             let keep: SmallVec<[u64; 4]> =

@@ -1,7 +1,6 @@
 //! Reads of batches: their bundles, and the numbers of their items.
 
 use stepfast_core::Key;
-use stepfast_core::key::MAX_BATCH_ITEMS;
 use stepfast_core::store::{BatchItems, BundledItems, EndedItems, Status, StoreError};
 use tokio_postgres::Row;
 
@@ -20,11 +19,9 @@ impl Reader {
         first_item: u32,
         limit: u64,
     ) -> Result<Vec<Key>, StoreError> {
-        if !batch.is_batch() || u64::from(first_item) >= MAX_BATCH_ITEMS {
-            return Ok(Vec::new());
-        }
+        let Some(bundles) = batch.bundles_from(first_item) else { return Ok(Vec::new()) };
         let params = vec![
-            param(to_uuid(batch.bundle(first_item))),
+            param(to_uuid(*bundles.start())),
             param(to_uuid(batch)),
             param(i64::try_from(limit).unwrap_or(i64::MAX)),
         ];

@@ -1,6 +1,7 @@
 //! [`BundleItems`]: the items of loaded bundles, by which rows of items are added to the records of their bundles.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use stepfast_core::Key;
@@ -12,8 +13,8 @@ use crate::rows::{Columns, add_attempt, add_checkpoint};
 /// The bundles among some records, with their items.
 pub(crate) struct BundleItems {
     keys: Vec<Key>,
-    /// For each bundle, the index of its first item, and the position of its record.
-    bundles: BTreeMap<Key, (u32, usize)>,
+    /// For each bundle, the range of the keys of its items, and the position of its record.
+    bundles: BTreeMap<Key, (RangeInclusive<Key>, usize)>,
 }
 
 /// Returns the part of a record for a bundle with this number of items, without what is recorded of them.
@@ -27,10 +28,10 @@ impl BundleItems {
     pub(crate) fn new(records: &[Record]) -> Self {
         let item = |(i, record): (usize, &Record)| {
             let (key, count) = (record.execution.key, record.bundle.as_ref()?.item_count);
-            let first = (u64::from(key.last_index()?) + 1).saturating_sub(count) as u32;
-            Some((key, (first, i)))
+            let items = key.bundle_items(count)?;
+            Some((key, (items, i)))
         };
-        let bundles: BTreeMap<Key, (u32, usize)> = records.iter().enumerate().filter_map(item).collect();
+        let bundles: BTreeMap<Key, _> = records.iter().enumerate().filter_map(item).collect();
         Self { keys: bundles.keys().copied().collect(), bundles }
     }
 
@@ -46,11 +47,7 @@ impl BundleItems {
 
     /// Returns the keys of the first and the last item of each bundle.
     pub(crate) fn item_keys(&self) -> Vec<(Key, Key)> {
-        let items = |(key, (first, _)): (&Key, &(u32, usize))| {
-            let (batch, last) = (key.batch()?, key.last_index()?);
-            Some((batch.item(*first), batch.item(last)))
-        };
-        self.bundles.iter().filter_map(items).collect()
+        self.bundles.values().map(|(items, _)| (*items.start(), *items.end())).collect()
     }
 
     /// Adds the rows of `Packs`.
@@ -108,8 +105,7 @@ impl BundleItems {
     /// Returns the record of the bundle that contains an item.
     fn record<'a>(&self, item: Key, records: &'a mut [Record]) -> Option<&'a mut Record> {
         let (batch, index) = (item.batch()?, item.item_index()?);
-        let (key, (first, i)) = self.bundles.range(batch.bundle(index)..batch).next()?;
-        debug_assert_eq!(key.batch(), Some(batch));
-        records.get_mut(*i).filter(|_| *first <= index)
+        let (_, (items, i)) = self.bundles.range(batch.bundle(index)..batch).next()?;
+        records.get_mut(*i).filter(|_| items.contains(&item))
     }
 }

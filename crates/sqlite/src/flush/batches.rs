@@ -10,7 +10,7 @@ use stepfast_core::store::{CloseBatch, Outcome, Pack, Start, Write};
 use crate::conn::statements::{BATCH_ROWS, Sql, Statements};
 use crate::error::DbResult;
 use crate::flush::apply::FlushApplier;
-use crate::rows::batches::{bundle_keys, end_batch, range_bytes, read_batch};
+use crate::rows::batches::{end_batch, range_bytes, read_batch};
 use crate::rows::key_bytes;
 
 /// The end of an unfinished batch, to which bundles are appended.
@@ -27,7 +27,7 @@ impl BatchEnd {
     fn read(sql: &mut Statements<'_>, batch: Key) -> DbResult<Option<Self>> {
         let Some(batch_row) = read_batch(sql, batch)? else { return Ok(None) };
         let statement = sql.get(Sql::LastBundle)?;
-        let bundles = bundle_keys(batch, 0);
+        let bundles = batch.bundles();
         let last: Option<[u8; 16]> = statement.query_row(range_bytes(&bundles), |row| row.get(0))?;
         let last = last.and_then(|bytes| Key::from_bytes(bytes).last_index());
         Ok(Some(Self {
@@ -155,7 +155,7 @@ impl<'f> FlushApplier<'_, 'f> {
         if self.sql.update(Table::Batches, Sql::CloseBatch, (id, item_count))? > 0 {
             return Ok(Outcome::Applied);
         }
-        let bundles = bundle_keys(close.batch, 0);
+        let bundles = close.batch.bundles();
         let (first, last) = range_bytes(&bundles);
         let has_this_count = self.sql.exists(Sql::CloseBatchAgain, (id, item_count, first, last))?;
         Ok(if has_this_count { Outcome::Applied } else { Outcome::NotFound })

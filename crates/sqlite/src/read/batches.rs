@@ -10,7 +10,7 @@ use stepfast_core::store::{
 use crate::conn::statements::{Sql, Statements};
 use crate::database::Database;
 use crate::error::DbResult;
-use crate::rows::batches::{LAST_INDEX, bundle_keys, item_keys, range_bytes, read_batch};
+use crate::rows::batches::{range_bytes, read_batch};
 use crate::rows::payloads::fetch_payload;
 use crate::rows::{key_bytes, key_of, number, payload_of, status_of};
 
@@ -18,11 +18,8 @@ impl Database {
     /// See [`Store::bundles`](stepfast_core::Store::bundles).
     pub(crate) fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError> {
         self.counters.add_read();
-        if !batch.is_batch() || first_item > LAST_INDEX {
-            return Ok(Vec::new());
-        }
+        let Some(range) = batch.bundles_from(first_item) else { return Ok(Vec::new()) };
         self.read("listing bundles", |conn| {
-            let range = bundle_keys(batch, first_item);
             let (first, last) = range_bytes(&range);
             let limit = i64::try_from(limit).unwrap_or(i64::MAX);
             let mut sql = Statements::new(conn);
@@ -55,7 +52,7 @@ struct ItemsByStatus {
 
 fn read_batch_items(sql: &mut Statements<'_>, batch: Key) -> DbResult<BatchItems> {
     let mut items = ItemsByStatus::default();
-    let bundles = bundle_keys(batch, 0);
+    let bundles = batch.bundles();
     let mut rows = sql.get(Sql::BundledItems)?.query(range_bytes(&bundles))?;
     while let Some(row) = rows.next()? {
         // an execution with a status that this version does not support is shown as queued
@@ -72,7 +69,7 @@ fn read_batch_items(sql: &mut Statements<'_>, batch: Key) -> DbResult<BatchItems
         *cancelled += number::<u64>(row, 3)?;
     }
     drop(rows);
-    let mut rows = sql.get(Sql::PromotedItems)?.query(range_bytes(&item_keys(batch)))?;
+    let mut rows = sql.get(Sql::PromotedItems)?.query(range_bytes(&batch.items()))?;
     while let Some(row) = rows.next()? {
         let status = status_of(row, 0)?.unwrap_or(Status::Queued);
         items.promoted[status as usize] += number::<u64>(row, 1)?;
@@ -80,7 +77,7 @@ fn read_batch_items(sql: &mut Statements<'_>, batch: Key) -> DbResult<BatchItems
     drop(rows);
     // the row of a retried item has the number 1
     items.retried =
-        sql.get(Sql::SumBundles)?.query_row(range_bytes(&item_keys(batch)), |row| Ok(number(row, 0)))??;
+        sql.get(Sql::SumBundles)?.query_row(range_bytes(&batch.items()), |row| Ok(number(row, 0)))??;
     let bundled = Status::ALL.into_iter().zip(items.bundles);
     let promoted = Status::ALL.into_iter().zip(items.promoted);
     Ok(BatchItems {
@@ -115,18 +112,11 @@ pub(crate) fn load_bundle(
         }
         bundle.packs.push(pack.to_bytes());
     }
-    if let Some(items) = items_of(id, item_count) {
+    if let Some(items) = id.bundle_items(item_count) {
         let mut rows = sql.get(Sql::Promoted)?.query(range_bytes(&items))?;
         while let Some(row) = rows.next()? {
             bundle.promoted.extend(key_of(row, 0)?.item_index());
         }
     }
     Ok(Some(Box::new(bundle)))
-}
-
-/// Returns the first and the last key of a bundle's items; `None` unless the execution is a bundle.
-pub(crate) fn items_of(bundle: Key, item_count: u64) -> Option<(Key, Key)> {
-    let (batch, last) = (bundle.batch()?, bundle.last_index()?);
-    let first = (u64::from(last) + 1).saturating_sub(item_count) as u32;
-    Some((batch.item(first), batch.item(last)))
 }

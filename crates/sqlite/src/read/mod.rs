@@ -21,7 +21,7 @@ use crate::conn::statements::{Sql, Statements};
 use crate::database::Database;
 use crate::error::{DbError, DbResult};
 use crate::fork::SqliteUse;
-use crate::read::batches::{items_of, load_bundle};
+use crate::read::batches::load_bundle;
 use crate::read::filter::FilterConditions;
 use crate::rows::batches::range_bytes;
 use crate::rows::payloads::fetch_payload;
@@ -219,7 +219,7 @@ pub(crate) fn load_record(sql: &mut Statements<'_>, execution: Execution) -> DbR
     let id = execution.key;
     let mut record = load_outcome(sql, execution)?;
     record.execution.attributes = load_attributes(sql, id)?;
-    let items = record.bundle.as_ref().and_then(|bundle| items_of(id, bundle.item_count));
+    let items = record.bundle.as_ref().and_then(|bundle| id.bundle_items(bundle.item_count));
     let mut rows = match &items {
         Some(items) => sql.get(Sql::ItemCheckpoints)?.query(range_bytes(items))?,
         None => sql.get(Sql::Checkpoints)?.query([key_bytes(&id)])?,

@@ -1,30 +1,19 @@
-//! Batches: the keys of their bundles and items, and their end.
+//! Batches: their rows, and their end.
+
+use std::ops::RangeInclusive;
 
 use rusqlite::OptionalExtension;
 use stepfast_core::clock::Timestamp;
-use stepfast_core::key::{Key, MAX_BATCH_ITEMS};
+use stepfast_core::key::Key;
 use stepfast_core::store::counters::Table;
 
 use crate::conn::statements::{Sql, Statements};
 use crate::error::DbResult;
 use crate::rows::key_bytes;
 
-/// The index of the last item that a batch can have.
-pub(crate) const LAST_INDEX: u32 = (MAX_BATCH_ITEMS - 1) as u32;
-
-/// Returns the first and the last key of a batch's bundles, from the bundle that contains this item.
-pub(crate) fn bundle_keys(batch: Key, first_item: u32) -> (Key, Key) {
-    (batch.bundle(first_item), batch.bundle(LAST_INDEX))
-}
-
-/// Returns the first and the last key of a batch's items.
-pub(crate) fn item_keys(batch: Key) -> (Key, Key) {
-    (batch.item(0), batch.item(LAST_INDEX))
-}
-
 /// Returns a range of keys for binding.
-pub(crate) fn range_bytes(range: &(Key, Key)) -> (&[u8], &[u8]) {
-    (key_bytes(&range.0), key_bytes(&range.1))
+pub(crate) fn range_bytes(range: &RangeInclusive<Key>) -> (&[u8], &[u8]) {
+    (key_bytes(range.start()), key_bytes(range.end()))
 }
 
 /// A row of `batches`.
@@ -50,8 +39,8 @@ pub(crate) fn read_batch(sql: &mut Statements<'_>, batch: Key) -> DbResult<Optio
 pub(crate) fn is_complete(sql: &mut Statements<'_>, batch: Key) -> DbResult<bool> {
     let closed_with = read_batch(sql, batch)?.and_then(|batch| batch.closed_with);
     let Some(item_count) = closed_with else { return Ok(false) };
-    let bundles = bundle_keys(batch, 0);
-    for members in [&bundles, &item_keys(batch)] {
+    let bundles = batch.bundles();
+    for members in [&bundles, &batch.items()] {
         if sql.exists(Sql::HasUnfinished, range_bytes(members))? {
             return Ok(false);
         }

@@ -123,7 +123,7 @@ impl<O: FromPayload> ResultReader<O> {
             return Err(Error::Parked { workflow_id, failure });
         }
         let mut outcomes = bundle.outcomes().ok_or_else(|| damaged(execution.key))?.into_iter().peekable();
-        let first = (u64::from(last) + 1).saturating_sub(bundle.item_count) as u32;
+        let first = execution.key.first_index(bundle.item_count).unwrap_or_default();
         let mut items = Vec::with_capacity(bundle.item_count as usize);
         for index in first..=last {
             let end = match outcomes.next_if(|it| it.index == index) {

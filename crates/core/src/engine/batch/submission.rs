@@ -393,10 +393,8 @@ impl BatchSubmission<'_> {
         let Some(record) = record else { return Ok(self.conflict("its bundle has been deleted".to_owned())) };
         let packed = chunks::fetch(engine, *stored, record.execution.input).await?;
         let recorded = unpack_inputs(&packed).unwrap_or_default();
-        let first_recorded =
-            (u64::from(stored.last_index().unwrap_or_default()) + 1).saturating_sub(recorded.len() as u64);
-        let recorded =
-            recorded.iter().skip((u64::from(bundle.first_item).saturating_sub(first_recorded)) as usize);
+        let first_recorded = stored.first_index(recorded.len() as u64).unwrap_or_default();
+        let recorded = recorded.iter().skip(bundle.first_item.saturating_sub(first_recorded) as usize);
         let given = &bundle.given_fingerprints;
         let is_same = |position: usize, input: &Payload, recorded: &Payload| {
             let found = given.binary_search_by_key(&(position as u32), |(position, _)| *position);
