@@ -17,14 +17,15 @@ use tokio::time::Instant;
 
 use crate::commit::{DurableFuture, Lsn};
 use crate::failure::{Failure, UNREADABLE};
-use crate::key::Key;
 use crate::payload::Payload;
 use crate::runtime::definition::{CodeLocation, Definition};
 use crate::runtime::run::bundle::{BundleRun, VirtualItem};
 use crate::runtime::run::replay::Replay;
 use crate::runtime::run::task::RunTask;
 use crate::runtime::run::{Interrupt, NewRun, Run};
-use crate::store::{Attempt, Checkpoint, DeleteChunks, Parent, Record, State, Write, unpack_inputs};
+use crate::store::{
+    Attempt, Checkpoint, DeleteChunks, ItemTemplate, Parent, Record, Start, State, Write, unpack_inputs,
+};
 use crate::sync::Mutex;
 
 /// Number of recoveries from which on the items of a bundle are promoted before any of them begins: one of them seems to
@@ -46,11 +47,10 @@ struct ItemRecord {
 
 /// The recorded state of a claimed bundle.
 struct ClaimedItems {
-    batch: Key,
+    template: ItemTemplate,
     /// The indexes of the items.
     indexes: RangeInclusive<u32>,
     item_count: u64,
-    app_version: Option<Arc<str>>,
     /// The indexes of the items that have an outcome or a row of their own, in ascending order; `None` if a pack is damaged.
     finished: Option<Vec<u32>>,
     records: HashMap<u32, ItemRecord, foldhash::fast::RandomState>,
@@ -63,7 +63,8 @@ struct ClaimedItems {
 impl ClaimedItems {
     /// Takes the recorded state of the items from the record of a bundle; `None` for any other execution.
     fn take(record: &mut Record) -> Option<Self> {
-        let (batch, last_index) = (record.execution.key.batch()?, record.execution.key.last_index()?);
+        let template = ItemTemplate::of(&record.execution)?;
+        let last_index = record.execution.key.last_index()?;
         let bundle = record.bundle.take()?;
         let first_index = record.execution.key.first_index(bundle.item_count).unwrap_or_default();
         let mut records: HashMap<u32, ItemRecord, _> = HashMap::default();
@@ -82,10 +83,9 @@ impl ClaimedItems {
             finished
         });
         Some(Self {
-            batch,
+            template,
             indexes: first_index..=last_index,
             item_count: bundle.item_count,
-            app_version: record.execution.app_version.clone(),
             finished,
             records,
             promoted: bundle.promoted,
@@ -115,7 +115,7 @@ impl ClaimedItems {
             let checkpoints = self.records.get(&index).into_iter().flat_map(|record| &record.checkpoints);
             let keep: SmallVec<[u64; 4]> =
                 checkpoints.filter_map(|it| it.outcome.chunk_ref().map(|chunks| chunks.value)).collect();
-            Write::DeleteChunks(DeleteChunks { execution: self.batch.item(index), keep })
+            Write::DeleteChunks(DeleteChunks { execution: self.template.batch.item(index), keep })
         };
         unfinished.map(deletion).collect()
     }
@@ -167,7 +167,6 @@ struct BundleTask {
     bundle: Arc<BundleRun>,
     /// The definition of the items.
     definition: Arc<Definition>,
-    batch: Key,
     pending: VecDeque<PendingItem>,
     promotes_all: bool,
     /// Resolves when the Pack that is under way is durable.
@@ -181,12 +180,12 @@ impl BundleTask {
         items: ClaimedItems,
         packed_inputs: &Payload,
     ) -> Result<Self, Failure> {
-        let (batch, promotes_all) = (items.batch, items.promotes_all);
-        let bundle = BundleRun::new(&run, batch, definition.name.clone(), items.app_version.clone());
+        let promotes_all = items.promotes_all;
+        let bundle = BundleRun::new(&run, items.template.clone());
         bundle.note_promoted(items.promoted.iter().copied());
         let pending = items.into_pending(packed_inputs)?;
         run.engine.runs.insert_bundle(run.key, &bundle);
-        Ok(Self { run, bundle, definition, batch, pending, promotes_all, pack: None })
+        Ok(Self { run, bundle, definition, pending, promotes_all, pack: None })
     }
 
     /// Gives all pending items rows of their own, in which they are `queued`.
@@ -194,8 +193,9 @@ impl BundleTask {
         self.bundle.note_promoted(self.pending.iter().map(|item| item.index));
         for PendingItem { index, input, record } in self.pending.drain(..) {
             let queued = State::Queued { pending_sleeps: Vec::new() };
-            let start = self.bundle.start_of(index, input, record.is_some(), queued);
-            self.run.stage(Write::Start(start), 0);
+            let start = self.bundle.template.start(index, input, queued);
+            let start = Start { has_begun: record.is_some(), ..start };
+            self.run.stage(Write::Start(start.into()), 0);
         }
     }
 
@@ -243,16 +243,12 @@ impl BundleTask {
             Some(record) => Replay::from_rows(record.checkpoints, record.attempts),
             None => (None, None),
         };
-        let engine = &self.run.engine;
+        let (engine, batch) = (&self.run.engine, self.bundle.template.batch);
         let membership = VirtualItem { bundle: self.bundle.clone(), index, input: input.clone() };
-        let first = NewRun::for_first_run(
-            self.batch.item(index),
-            self.run.root,
-            self.run.created_at,
-            self.run.generation,
-        );
+        let first =
+            NewRun::for_first_run(batch.item(index), self.run.root, self.run.created_at, self.run.generation);
         let new = NewRun {
-            parent: Some(Parent { key: self.batch, is_detached: false }),
+            parent: Some(Parent { key: batch, is_detached: false }),
             placement: self.run.placement.clone(),
             item: Some(Box::new(membership)),
             replay,

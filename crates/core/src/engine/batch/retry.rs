@@ -6,13 +6,11 @@ use futures_util::stream;
 use super::BatchHandle;
 use crate::commit::{FoldTarget, Staged};
 use crate::error::Error;
-use crate::key::Key;
-use crate::payload::Payload;
 use crate::runtime::inner::EngineInner;
 use crate::runtime::run::chunks;
 use crate::store::{
-    Detail, Execution, ExecutionId, Filter, ItemOutcome, Outcome, Parent, Record, RequestKind, Start, State,
-    Status, Write, unpack_inputs,
+    Detail, ExecutionId, Filter, ItemOutcome, ItemTemplate, Outcome, Record, RequestKind, Start, State,
+    Status, Write, input_of_item, unpack_inputs,
 };
 
 /// Number of bundles that are read at a time.
@@ -64,7 +62,10 @@ impl<O> BatchHandle<O> {
     /// Retries the failed items of a bundle that have no rows. Returns their number.
     async fn retry_items_of(&self, bundle: &Record) -> Result<u64, Error> {
         let engine = &*self.engine;
-        let (execution, Some(items)) = (&bundle.execution, &bundle.bundle) else { return Ok(0) };
+        let execution = &bundle.execution;
+        let (Some(template), Some(items)) = (ItemTemplate::of(execution), &bundle.bundle) else {
+            return Ok(0);
+        };
         let outcomes = items.outcomes().ok_or_else(|| super::results::damaged(execution.key))?;
         let failed: Vec<ItemOutcome> =
             outcomes.into_iter().filter(|it| it.status == Status::Failed).collect();
@@ -75,12 +76,12 @@ impl<O> BatchHandle<O> {
         let packed = full.map(|record| record.execution.input).unwrap_or_default();
         let packed = chunks::fetch(engine, execution.key, packed).await?;
         let inputs = unpack_inputs(&packed).unwrap_or_default();
-        let last = execution.key.last_index().unwrap_or_default();
-        let retries = failed.into_iter().map(|item| {
-            // the last input is that of the last index
-            let from_end = (last - item.index) as usize;
-            let input = inputs.iter().rev().nth(from_end).cloned().unwrap_or_default();
-            retry_item(engine, self.key, execution, item, input)
+        let at = execution.ended_at.unwrap_or_else(|| engine.now());
+        let retries = failed.into_iter().map(|ItemOutcome { index, status, outcome }| {
+            let input = input_of_item(&inputs, execution.key, index);
+            let failed = State::Ended { status, outcome, at };
+            let start = template.start(index, input, failed);
+            retry_item(engine, Start { item_count: Some(1), is_guarded: true, ..start })
         });
         let mut retries = stream::iter(retries).buffer_unordered(ITEMS_IN_FLIGHT);
         let mut retried = 0;
@@ -92,42 +93,17 @@ impl<O> BatchHandle<O> {
 }
 
 /// Gives a failed item a row of its own, and resumes it. Returns whether this call has retried the item.
-async fn retry_item(
-    engine: &EngineInner,
-    batch: Key,
-    bundle: &Execution,
-    item: ItemOutcome,
-    input: Payload,
-) -> Result<bool, Error> {
-    let key = batch.item(item.index);
-    let ItemOutcome { status, outcome, .. } = item;
-    let at = bundle.ended_at.unwrap_or_else(|| engine.now());
-    let start = Box::new(Start {
-        key,
-        root: bundle.root,
-        parent: Some(Parent { key: batch, is_detached: false }),
-        workflow_id: None,
-        workflow: bundle.workflow.clone(),
-        fingerprint: None,
-        app_version: bundle.app_version.clone(),
-        placement: bundle.placement.clone(),
-        dedup_id: None,
-        debounce_window: None,
-        input,
-        created_at: bundle.created_at,
-        deadline_at: None,
-        run_timeout: None,
-        attributes: crate::attributes::Attributes::NONE,
-        item_count: Some(1),
-        is_guarded: true,
-        has_begun: true,
-        self_claims: false,
-        state: State::Ended { status, outcome, at },
-    });
+async fn retry_item(engine: &EngineInner, start: Start) -> Result<bool, Error> {
+    let key = start.key;
     let lane = engine.lane_of(key);
     let reserved = lane.reserve(start.input.len() + chunks::ROW_BYTES).await;
-    let staged =
-        Staged { generation: lane.generation(), tree: key, write: Write::Start(start), reserved, fate: None };
+    let staged = Staged {
+        generation: lane.generation(),
+        tree: key,
+        write: Write::Start(start.into()),
+        reserved,
+        fate: None,
+    };
     let lsn = lane.stage(staged, &mut FoldTarget::default()).ok_or_else(|| engine.dropped_write_error())?;
     match lane.wait_durable(lsn).await {
         Outcome::Applied => {}

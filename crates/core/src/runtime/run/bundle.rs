@@ -10,24 +10,17 @@ use std::sync::{Arc, MutexGuard, Weak};
 
 use super::state::RunState;
 use super::{ChildState, Interrupt, Run};
-use crate::attributes::Attributes;
-use crate::clock::Timestamp;
 use crate::commit::{Lane, Lsn};
-use crate::key::Key;
 use crate::payload::Payload;
-use crate::queue::Placement;
-use crate::store::{ItemOutcome, Pack, Parent, Start, State, Write};
+use crate::store::{ItemOutcome, ItemTemplate, Pack, State, Write};
 use crate::sync::Mutex;
 
 /// The state that the runs of a bundle's items share.
 pub(crate) struct BundleRun {
     /// The run of the bundle, which owns this value.
     run: Weak<Run>,
-    batch: Key,
-    workflow: Arc<str>,
-    app_version: Option<Arc<str>>,
-    placement: Option<Arc<Placement>>,
-    created_at: Timestamp,
+    /// The template of the Starts with which items get rows of their own.
+    pub(crate) template: ItemTemplate,
     state: Mutex<BundleState>,
 }
 
@@ -63,21 +56,8 @@ pub(crate) struct UnpackedOutcomes {
 
 impl BundleRun {
     /// Creates the shared state of a bundle's items. `run` is the run of the bundle.
-    pub(crate) fn new(
-        run: &Arc<Run>,
-        batch: Key,
-        workflow: Arc<str>,
-        app_version: Option<Arc<str>>,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            run: Arc::downgrade(run),
-            batch,
-            workflow,
-            app_version,
-            placement: run.placement.clone(),
-            created_at: run.created_at,
-            state: Mutex::default(),
-        })
+    pub(crate) fn new(run: &Arc<Run>, template: ItemTemplate) -> Arc<Self> {
+        Arc::new(Self { run: Arc::downgrade(run), template, state: Mutex::default() })
     }
 
     /// Locks the state for a Write of a virtual item. Returns `None` if the bundle is closed.
@@ -85,38 +65,12 @@ impl BundleRun {
         Some(self.state.lock()).filter(|state| !state.is_closed)
     }
 
-    /// Returns the Start with which an item gets a row of its own.
-    pub(crate) fn start_of(&self, index: u32, input: Payload, has_begun: bool, state: State) -> Box<Start> {
-        let root = self.run.upgrade().map_or(self.batch, |run| run.root);
-        Box::new(Start {
-            key: self.batch.item(index),
-            root,
-            parent: Some(Parent { key: self.batch, is_detached: false }),
-            workflow_id: None,
-            workflow: self.workflow.clone(),
-            fingerprint: None,
-            app_version: self.app_version.clone(),
-            placement: self.placement.clone(),
-            dedup_id: None,
-            debounce_window: None,
-            input,
-            created_at: self.created_at,
-            deadline_at: None,
-            run_timeout: None,
-            attributes: Attributes::NONE,
-            item_count: None,
-            is_guarded: false,
-            has_begun,
-            self_claims: false,
-            state,
-        })
-    }
-
     /// Notes that items have rows of their own, or are about to. A cancel of the bundle that arrives after the cancel of its
     /// batch cancels them too.
     pub(crate) fn note_promoted(&self, indexes: impl IntoIterator<Item = u32>) {
         if let Some(run) = self.run.upgrade() {
-            let promoted = indexes.into_iter().map(|index| (self.batch.item(index), ChildState::Remote));
+            let promoted =
+                indexes.into_iter().map(|index| (self.template.batch.item(index), ChildState::Remote));
             run.state().children.extend(promoted);
         }
     }
@@ -275,9 +229,9 @@ impl Run {
         reserved: u32,
     ) -> Option<Lsn> {
         let item = state.staging.item.take()?;
-        let start = bundle.start_of(item.index, item.input, true, new_state);
+        let start = bundle.template.start(item.index, item.input, new_state);
         bundle.note_promoted([item.index]);
-        let lsn = self.stage_write(state, Write::Start(start), reserved, true);
+        let lsn = self.stage_write(state, Write::Start(start.into()), reserved, true);
         crate::crash_point!("item promoted");
         bundle.note_left(open, item.index);
         lsn

@@ -5,7 +5,8 @@ use crate::key::{Key, MAX_BATCH_ITEMS};
 use crate::name_checks::split_item_id;
 use crate::payload::Payload;
 use crate::store::{
-    Detail, Execution, ExecutionId, ItemOutcome, Parent, Record, Store, StoreError, unpack_inputs,
+    Detail, Execution, ExecutionId, ItemOutcome, Parent, Record, Store, StoreError, input_of_item,
+    unpack_inputs,
 };
 
 /// Returns the record of the execution with this workflow_id, which may be the text of its key. The record of an item
@@ -66,7 +67,7 @@ async fn find_item(
         Detail::Outcome => Payload::empty(),
         Detail::Full => {
             let packed = std::mem::take(&mut record.execution.input);
-            input_of_item(store, bundle, packed, index).await?
+            load_input(store, bundle, packed, index).await?
         }
     };
     record.checkpoints.retain(|checkpoint| checkpoint.execution == key);
@@ -92,8 +93,8 @@ pub(crate) fn virtual_item(bundle: &Execution, item: Key, end: Option<ItemOutcom
     }
 }
 
-/// Returns the input of an item from the packed inputs of its bundle.
-async fn input_of_item(
+/// Loads the input of an item from the packed inputs of its bundle.
+async fn load_input(
     store: &dyn Store,
     bundle: Key,
     packed: Payload,
@@ -104,7 +105,5 @@ async fn input_of_item(
         Some(chunks) => Payload::from_bytes(store.load_value(bundle, chunks).await?),
     };
     let inputs = unpack_inputs(&packed).unwrap_or_default();
-    // the last input is that of the last index
-    let from_end = bundle.last_index().unwrap_or_default() - index;
-    Ok(inputs.into_iter().rev().nth(from_end as usize).unwrap_or_default())
+    Ok(input_of_item(&inputs, bundle, index))
 }

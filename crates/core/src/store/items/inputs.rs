@@ -1,5 +1,6 @@
 //! [`PackedInputs`]: the inputs of a bundle's items, in one payload.
 
+use crate::key::Key;
 use crate::payload::Payload;
 
 /// Packs the inputs of a bundle into its input. Each input is preceded by its length (4 bytes, big-endian).
@@ -57,6 +58,14 @@ pub fn unpack_inputs(packed: &Payload) -> Option<Vec<Payload>> {
         at = end;
     }
     (at == bytes.len()).then_some(inputs)
+}
+
+/// Returns the input of the item with this index from the unpacked inputs of its bundle. An input that is missing from
+/// damaged inputs is empty.
+pub(crate) fn input_of_item(inputs: &[Payload], bundle: Key, index: u32) -> Payload {
+    // the last input is that of the last index
+    let from_end = bundle.last_index().unwrap_or_default().saturating_sub(index);
+    inputs.iter().rev().nth(from_end as usize).cloned().unwrap_or_default()
 }
 
 #[cfg(test)]
