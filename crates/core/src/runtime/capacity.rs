@@ -64,17 +64,17 @@ impl EngineInner {
         if self.is_draining() || self.info.is_client {
             return false;
         }
-        let max = self.options.max_running;
-        self.capacity
-            .taken_slots
-            .fetch_update(SeqCst, SeqCst, |taken| (taken < max).then_some(taken + 1))
-            .is_ok()
+        self.take_slot_below(self.options.max_running)
     }
 
     /// Takes a slot for an item of a bundle. One slot in `claim_share` is left to claims, so that other executions begin
     /// while the items of bundles fill the engine. Returns false if no other slot is free.
     pub(crate) fn take_slot_for_item(&self, claim_share: usize) -> bool {
-        let max = self.options.max_running - self.options.max_running / claim_share;
+        self.take_slot_below(self.options.max_running - self.options.max_running / claim_share)
+    }
+
+    /// Takes a slot if fewer than `max` are taken.
+    fn take_slot_below(&self, max: usize) -> bool {
         self.capacity
             .taken_slots
             .fetch_update(SeqCst, SeqCst, |taken| (taken < max).then_some(taken + 1))

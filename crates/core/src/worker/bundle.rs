@@ -205,11 +205,11 @@ impl BundleTask {
         if engine.is_draining() {
             return false;
         }
-        let is_first = self.bundle.running() == 0;
         let has_thread = !self.definition.holds_thread() || engine.read_ahead.capacity() > 0;
         if has_thread && engine.take_slot_for_item(CLAIM_SHARE) {
             return true;
         }
+        let is_first = self.bundle.running() == 0;
         if is_first {
             engine.take_slots_unchecked(1);
         }
