@@ -127,10 +127,7 @@ impl Tables {
                 if self.executions.get(key).is_some_and(|row| row.status == status) {
                     bundled.items += count;
                     for pack in self.packs_of(*key) {
-                        let ended = pack.ended();
-                        bundled.packed.completed += ended.completed;
-                        bundled.packed.failed += ended.failed;
-                        bundled.packed.cancelled += ended.cancelled;
+                        bundled.packed += pack.ended();
                     }
                 }
             }

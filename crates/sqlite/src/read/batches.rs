@@ -63,10 +63,8 @@ fn read_batch_items(sql: &mut Statements<'_>, batch: Key) -> DbResult<BatchItems
     let mut rows = sql.get(Sql::PackedItems)?.query(range_bytes(&bundles))?;
     while let Some(row) = rows.next()? {
         let status = status_of(row, 0)?.unwrap_or(Status::Queued);
-        let EndedItems { completed, failed, cancelled } = &mut items.bundles[status as usize].packed;
-        *completed += number::<u64>(row, 1)?;
-        *failed += number::<u64>(row, 2)?;
-        *cancelled += number::<u64>(row, 3)?;
+        items.bundles[status as usize].packed +=
+            EndedItems { completed: number(row, 1)?, failed: number(row, 2)?, cancelled: number(row, 3)? };
     }
     drop(rows);
     let mut rows = sql.get(Sql::PromotedItems)?.query(range_bytes(&batch.items()))?;

@@ -1,5 +1,7 @@
 //! [`BatchCounts`]: the numbers of a batch's items by state.
 
+use std::ops::AddAssign;
+
 use crate::store::Status;
 
 /// The numbers of items that have ended, by status.
@@ -34,6 +36,14 @@ impl EndedItems {
     /// Returns the number of all items that have ended.
     pub fn total(&self) -> u64 {
         self.completed + self.failed + self.cancelled
+    }
+}
+
+impl AddAssign for EndedItems {
+    fn add_assign(&mut self, other: Self) {
+        self.completed += other.completed;
+        self.failed += other.failed;
+        self.cancelled += other.cancelled;
     }
 }
 
@@ -82,9 +92,7 @@ impl BatchItems {
         let (mut queued, mut running, mut cancelled, mut promoted_of_ended) = (0, 0, 0, 0);
         for (status, BundledItems { items, packed }) in &self.bundles {
             counts.submitted += items;
-            counts.ended.completed += packed.completed;
-            counts.ended.failed += packed.failed;
-            counts.ended.cancelled += packed.cancelled;
+            counts.ended += *packed;
             let rest = items.saturating_sub(packed.total());
             *match status {
                 Status::Running => &mut running,
