@@ -84,6 +84,7 @@ statements! {
     Start = include_str!("../../queries/start.sql");
     /// Creates the rows of unfinished batches.
     InsertBatches = include_str!("../../queries/insert_batches.sql");
+    /// Creates the rows by which retried items are counted.
     InsertRetriedItems = include_str!("../../queries/insert_retried_items.sql");
     /// Creates bundles that fit into their batches.
     StartBundles = include_str!("../../queries/start_bundles.sql");

@@ -18,7 +18,7 @@ use crate::conn::statements::BATCH_ROWS;
 use crate::conn::statements::{Sql, Statements};
 use crate::error::DbResult;
 use crate::file_share::FileShare;
-use crate::flush::batches::is_batch_or_bundle;
+use crate::flush::batches::is_of_batch;
 use crate::flush::depth::DepthChecks;
 use crate::flush::row_batches::{RowBatches, RowShape};
 use crate::rows::assignments::insert_assignment;
@@ -80,7 +80,7 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
         self.apply_batch_starts(&mut outcomes)?;
         for (i, write) in flush.writes.iter().enumerate() {
             let outcome = match write {
-                Write::Start(start) if is_batch_or_bundle(start) => continue,
+                Write::Start(start) if is_of_batch(start) => continue,
                 Write::Start(start) => match RowShape::of(start) {
                     Some(shape) if !self.is_row_by_row => {
                         self.collect_start(i, start, shape)?;

@@ -43,13 +43,13 @@ impl BatchEnd {
     }
 }
 
-/// Whether the execution is a batch or a bundle. Their Starts precede all other Writes of a flush.
-pub(super) fn is_batch_or_bundle(start: &Start) -> bool {
+/// Whether the execution is a batch, a bundle or a retried item. Their Starts precede all other Writes of a flush.
+pub(super) fn is_of_batch(start: &Start) -> bool {
     start.key.is_batch() || start.is_bundle() || start.is_retried_item()
 }
 
 impl<'f> FlushApplier<'_, 'f> {
-    /// Applies the Starts of batches, and then those of bundles. Adds their outcomes.
+    /// Applies the Starts of batches and of retried items, and then those of bundles. Adds their outcomes.
     pub(super) fn apply_batch_starts(&mut self, outcomes: &mut Vec<(usize, Outcome)>) -> DbResult<()> {
         let flush = self.flush;
         let mut bundles: Vec<(usize, &'f Start)> = Vec::new();

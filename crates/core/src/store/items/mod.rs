@@ -69,18 +69,9 @@ impl BundleRecord {
 
 #[cfg(test)]
 mod tests {
+    use super::pack::tests::{outcome, pack};
     use super::*;
-    use crate::key::Key;
-    use crate::payload::Payload;
     use crate::store::Status;
-
-    fn outcome(index: u32, status: Status, value: &str) -> ItemOutcome {
-        ItemOutcome { index, status, outcome: Payload::encode(value).unwrap() }
-    }
-
-    fn pack(outcomes: Vec<ItemOutcome>) -> Pack {
-        Pack { bundle: Key::mint_batch(0).bundle(99), outcomes }
-    }
 
     #[test]
     fn damaged_pack_contains_no_outcomes() {

@@ -133,14 +133,14 @@ pub(super) fn search_pack(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn outcome(index: u32, status: Status, value: &str) -> ItemOutcome {
+    pub(in crate::store::items) fn outcome(index: u32, status: Status, value: &str) -> ItemOutcome {
         ItemOutcome { index, status, outcome: Payload::encode(value).unwrap() }
     }
 
-    fn pack(outcomes: Vec<ItemOutcome>) -> Pack {
+    pub(in crate::store::items) fn pack(outcomes: Vec<ItemOutcome>) -> Pack {
         Pack { bundle: Key::mint_batch(0).bundle(99), outcomes }
     }
 
