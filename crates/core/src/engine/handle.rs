@@ -49,7 +49,12 @@ impl<O> Handle<O> {
         Self { key: run.key, given_id, location: Location::Local(run), output: PhantomData }
     }
 
-    fn engine(&self) -> &Arc<EngineInner> {
+    /// Returns a handle that does not wait for a run in this process.
+    pub(crate) fn remote(engine: Arc<EngineInner>, key: Key, given_id: Option<Arc<str>>) -> Self {
+        Self { key, given_id, location: Location::Remote(engine), output: PhantomData }
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<EngineInner> {
         match &self.location {
             Location::Local(run) => &run.engine,
             Location::Remote(engine) => engine,
@@ -125,8 +130,7 @@ impl<O> Handle<O> {
         }
         let execution = Box::pin(self.engine().wait_ended_or_parked(self.key)).await?;
         if execution.is_parked {
-            let (workflow_id, failure) = (execution.workflow_id(), execution.outcome.to_failure().into());
-            return Err(Error::Parked { workflow_id, failure });
+            return Err(parked_error(execution.workflow_id(), &execution.outcome));
         }
         decode_outcome(self.engine(), self.key, execution.status, execution.outcome)
             .await
@@ -138,6 +142,11 @@ impl<O> Handle<O> {
             format!("the output of execution {:?}, workflow {workflow:?},", self.workflow_id())
         })
     }
+}
+
+/// Returns the error for an execution that is parked, with its outcome as the reason.
+pub(crate) fn parked_error(workflow_id: String, outcome: &Payload) -> Error {
+    Error::Parked { workflow_id, failure: outcome.to_failure().into() }
 }
 
 /// Returns the output of an execution that has ended, or the error with which it ended.

@@ -543,8 +543,9 @@ async fn wait_for_start(engine: &Arc<EngineInner>, key: Key, lsn: Option<Lsn>) -
         // the Start was staged again after a fence, and found the row that it had created before
         Outcome::Duplicate(existing) if existing.key == key => Ok(()),
         Outcome::Duplicate(_) => Err(Error::NotFound { workflow_id: key.to_string() }),
-        Outcome::Rejected(reason) => Err(Error::Invalid { input: "start", reason: reason.to_string() }),
-        Outcome::Dropped | Outcome::Fenced => Err(engine.dropped_write_error()),
+        outcome @ (Outcome::Rejected(_) | Outcome::Dropped | Outcome::Fenced) => {
+            Err(engine.unapplied_error("start", outcome))
+        }
         _ => Ok(()),
     }
 }
@@ -579,7 +580,6 @@ pub(crate) fn handle_for_outcome<O>(
             let is_running = existing.status == Status::Running;
             Ok(Handle::attach(engine.clone(), existing.key, id, |_| is_running))
         }
-        Outcome::Rejected(reason) => Err(Error::Invalid { input: "start", reason: reason.to_string() }),
-        _ => Err(engine.dropped_write_error()),
+        outcome => Err(engine.unapplied_error("start", outcome)),
     }
 }

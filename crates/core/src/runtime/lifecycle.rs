@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use crate::error::Error;
 use crate::runtime::inner::EngineInner;
 use crate::runtime::run::Interrupt;
-use crate::store::StoreError;
+use crate::store::{Outcome, StoreError};
 
 /// The stage of an engine's life, and the reason of its end. An engine never returns to an earlier stage.
 #[derive(Default)]
@@ -197,6 +197,15 @@ impl EngineInner {
     /// Returns the error for a Write that was dropped.
     pub(crate) fn dropped_write_error(&self) -> Error {
         self.check_open().err().unwrap_or_else(|| Error::Unavailable(DROPPED_WRITE_MESSAGE.into()))
+    }
+
+    /// Returns the error for a Write with this outcome, which was not applied. `input` names the value of the call that the
+    /// store may have rejected.
+    pub(crate) fn unapplied_error(&self, input: &'static str, outcome: Outcome) -> Error {
+        match outcome {
+            Outcome::Rejected(reason) => Error::Invalid { input, reason: reason.to_string() },
+            _ => self.dropped_write_error(),
+        }
     }
 
     /// Sends the worker a request to end the engine, and waits until the engine has ended.

@@ -32,10 +32,10 @@ use crate::workflow::Workflow;
 
 /// A builder for a batch: `.await` it for the [`BatchHandle`].
 #[must_use = "nothing is submitted until this is awaited"]
-pub struct BatchBuilder<'e, I, O> {
+pub struct BatchBuilder<'e, S, O> {
     engine: &'e Engine,
     definition: &'e Arc<Definition>,
-    inputs: I,
+    inputs: S,
     /// Whether the size hint of the inputs can be trusted: none of them is the error of a stream.
     has_exact_size: bool,
     options: Option<Box<StartOptions>>,
@@ -62,15 +62,7 @@ impl Engine {
     {
         let inputs =
             stream::iter(inputs.into_iter().map(|input| Payload::encode(&input).map(BatchInput::from)));
-        let definition = &workflow.definition;
-        BatchBuilder {
-            engine: self,
-            definition,
-            inputs,
-            has_exact_size: true,
-            options: None,
-            output: PhantomData,
-        }
+        BatchBuilder::new(self, workflow, inputs, true)
     }
 
     /// Submits one item per input of a stream as a batch; in all other respects like
@@ -86,15 +78,7 @@ impl Engine {
     {
         use futures_util::StreamExt;
         let inputs = inputs.map(|input| Payload::encode(&input?).map(BatchInput::from));
-        let definition = &workflow.definition;
-        BatchBuilder {
-            engine: self,
-            definition,
-            inputs,
-            has_exact_size: false,
-            options: None,
-            output: PhantomData,
-        }
+        BatchBuilder::new(self, workflow, inputs, false)
     }
 
     /// Returns a handle to the batch with this id, whichever process submitted the batch. Fails with [`Error::Invalid`] if
@@ -131,7 +115,12 @@ impl Engine {
 
 start_option_methods!(BatchBuilder.options: queue, key, priority, attribute);
 
-impl<I, O> BatchBuilder<'_, I, O> {
+impl<'e, S, O> BatchBuilder<'e, S, O> {
+    fn new<I>(engine: &'e Engine, workflow: &'e Workflow<I, O>, inputs: S, has_exact_size: bool) -> Self {
+        let definition = &workflow.definition;
+        Self { engine, definition, inputs, has_exact_size, options: None, output: PhantomData }
+    }
+
     /// Sets the id of the batch, which makes the submission idempotent: a second submission with the same id, workflow and
     /// inputs continues where the first one ended, and returns the same batch. With another workflow or other inputs, it
     /// fails with [`Error::Conflict`](crate::Error::Conflict), which names the first input that differs.

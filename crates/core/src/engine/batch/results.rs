@@ -3,7 +3,7 @@
 use futures_util::stream::{self, Stream};
 
 use super::BatchHandle;
-use crate::engine::handle::decode_outcome;
+use crate::engine::handle::{decode_outcome, parked_error};
 use crate::error::Error;
 use crate::key::Key;
 use crate::payload::{FromPayload, Payload};
@@ -50,8 +50,8 @@ impl<O: serde::de::DeserializeOwned + Send + 'static> BatchHandle<O> {
     pub fn failures(&self) -> impl Stream<Item = Result<ItemResult<O>, Error>> + Send + use<O> {
         use futures_util::StreamExt;
         self.results().filter(|item| {
-            let is_failure = !matches!(item, Ok(item) if !matches!(item.result, Err(Error::Failed(_))));
-            std::future::ready(is_failure)
+            let is_kept = matches!(item, Err(_) | Ok(ItemResult { result: Err(Error::Failed(_)), .. }));
+            std::future::ready(is_kept)
         })
     }
 }
@@ -72,8 +72,8 @@ impl<O: FromPayload> ResultReader<O> {
             if let Some(PageItem { index, end }) = self.page.next() {
                 let result = match end {
                     Ok((status, outcome)) => {
-                        let key = self.batch.key.item(index);
-                        decode_outcome(&self.batch.engine, key, status, outcome).await
+                        let key = self.batch.key().item(index);
+                        decode_outcome(self.batch.engine(), key, status, outcome).await
                     }
                     Err(error) => Err(error),
                 };
@@ -87,7 +87,7 @@ impl<O: FromPayload> ResultReader<O> {
 
     /// Reads the outcomes of the next bundles, and waits until they have ended. Returns false after the last bundle.
     async fn read_page(&mut self) -> Result<bool, Error> {
-        let (engine, batch) = (self.batch.engine.clone(), self.batch.key);
+        let (engine, batch) = (self.batch.engine().clone(), self.batch.key());
         let bundles = engine.store.bundles(batch, self.next_index, PAGE_BUNDLES).await?;
         let Some(last) = bundles.last().and_then(|key| key.last_index()) else {
             if !self.has_ended {
@@ -114,13 +114,12 @@ impl<O: FromPayload> ResultReader<O> {
 
     /// Returns the items of a bundle that has ended. Waits for the ends of promoted items.
     async fn items_of(&self, record: &Record) -> Result<Vec<PageItem>, Error> {
-        let (engine, execution) = (&self.batch.engine, &record.execution);
+        let (engine, execution) = (self.batch.engine(), &record.execution);
         let (Some(bundle), Some(last)) = (&record.bundle, execution.key.last_index()) else {
             return Ok(Vec::new());
         };
         if !execution.status.is_terminal() {
-            let (workflow_id, failure) = (execution.workflow_id(), execution.outcome.to_failure().into());
-            return Err(Error::Parked { workflow_id, failure });
+            return Err(parked_error(execution.workflow_id(), &execution.outcome));
         }
         let mut outcomes = bundle.outcomes().ok_or_else(|| damaged(execution.key))?.into_iter().peekable();
         let first = execution.key.first_index(bundle.item_count).unwrap_or_default();
@@ -129,11 +128,9 @@ impl<O: FromPayload> ResultReader<O> {
             let end = match outcomes.next_if(|it| it.index == index) {
                 Some(packed) => Ok((packed.status, packed.outcome)),
                 None if bundle.promoted.binary_search(&index).is_ok() => {
-                    let item = engine.wait_ended_or_parked(self.batch.key.item(index)).await?;
+                    let item = engine.wait_ended_or_parked(self.batch.key().item(index)).await?;
                     if item.is_parked {
-                        let (workflow_id, failure) =
-                            (self.batch.item_id(index), item.outcome.to_failure().into());
-                        Err(Error::Parked { workflow_id, failure })
+                        Err(parked_error(self.batch.item_id(index), &item.outcome))
                     } else {
                         Ok((item.status, item.outcome))
                     }

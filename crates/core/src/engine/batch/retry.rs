@@ -25,13 +25,13 @@ impl<O> BatchHandle<O> {
     /// The status of the batch stays as it is; [`wait`](Self::wait) waits for the retried items. Items that fail while the
     /// method runs may be retried or not. After an error, some items may be retried; call the method again.
     pub async fn retry_failed(&self) -> Result<u64, Error> {
-        let engine = &*self.engine;
+        let engine = &**self.engine();
         engine.check_open()?;
         // first the items that have rows: a retried item gets one
         let mut retried = self.resume_promoted().await?;
         let mut next_index = 0;
         loop {
-            let bundles = engine.store.bundles(self.key, next_index, PAGE_BUNDLES).await?;
+            let bundles = engine.store.bundles(self.key(), next_index, PAGE_BUNDLES).await?;
             let Some(last) = bundles.last().and_then(|key| key.last_index()) else { return Ok(retried) };
             let ids: Vec<ExecutionId> = bundles.into_iter().map(ExecutionId::Key).collect();
             for record in engine.store.load(&ids, Detail::Outcome).await?.into_iter().flatten() {
@@ -43,15 +43,15 @@ impl<O> BatchHandle<O> {
 
     /// Resumes the failed items with rows of their own. Returns their number.
     async fn resume_promoted(&self) -> Result<u64, Error> {
-        let (parent, statuses) = (Some(self.key), vec![Status::Failed]);
+        let (parent, statuses) = (Some(self.key()), vec![Status::Failed]);
         let mut filter = Filter { parent, statuses, limit: ITEMS_IN_FLIGHT, ..Filter::default() };
         let mut resumed = 0;
         loop {
-            let failed = self.engine.store.list(&filter).await?.executions;
+            let failed = self.engine().store.list(&filter).await?.executions;
             let Some(last) = failed.last() else { return Ok(resumed) };
             filter.after = Some(last.key);
             let requests =
-                failed.iter().map(|item| self.engine.request_by_key(item.key, RequestKind::Resume));
+                failed.iter().map(|item| self.engine().request_by_key(item.key, RequestKind::Resume));
             let mut requests = stream::iter(requests).buffer_unordered(ITEMS_IN_FLIGHT);
             while let Some(result) = requests.next().await {
                 resumed += u64::from(result?.is_some());
@@ -61,7 +61,7 @@ impl<O> BatchHandle<O> {
 
     /// Retries the failed items of a bundle that have no rows. Returns their number.
     async fn retry_items_of(&self, bundle: &Record) -> Result<u64, Error> {
-        let engine = &*self.engine;
+        let engine = &**self.engine();
         let execution = &bundle.execution;
         let (Some(template), Some(items)) = (ItemTemplate::of(execution), &bundle.bundle) else {
             return Ok(0);
@@ -109,10 +109,7 @@ async fn retry_item(engine: &EngineInner, start: Start) -> Result<bool, Error> {
         Outcome::Applied => {}
         // another call retries the item
         Outcome::Duplicate(_) => return Ok(false),
-        Outcome::Rejected(reason) => {
-            return Err(Error::Invalid { input: "item", reason: reason.to_string() });
-        }
-        _ => return Err(engine.dropped_write_error()),
+        outcome => return Err(engine.unapplied_error("item", outcome)),
     }
     let result = engine.request_by_key(key, RequestKind::Resume).await?;
     Ok(result.is_some())

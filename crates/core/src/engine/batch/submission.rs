@@ -220,8 +220,7 @@ impl BatchSubmission<'_> {
                 self.is_continued = true;
                 Ok(false)
             }
-            Outcome::Rejected(reason) => Err(Error::Invalid { input: "batch", reason: reason.to_string() }),
-            _ => Err(self.submission.engine.dropped_write_error()),
+            outcome => Err(self.submission.engine.unapplied_error("batch", outcome)),
         }
     }
 
@@ -367,8 +366,7 @@ impl BatchSubmission<'_> {
             Outcome::Applied => Ok(()),
             Outcome::Duplicate(existing) if existing.fingerprint == bundle.fingerprint => Ok(()),
             Outcome::Duplicate(_) | Outcome::NotFound => Err(self.difference(&bundle).await?),
-            Outcome::Rejected(reason) => Err(Error::Invalid { input: "inputs", reason: reason.to_string() }),
-            _ => Err(self.submission.engine.dropped_write_error()),
+            outcome => Err(self.submission.engine.unapplied_error("inputs", outcome)),
         }
     }
 
