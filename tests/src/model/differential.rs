@@ -9,14 +9,18 @@ use smallvec::SmallVec;
 use stepfast_core::key::Key;
 use stepfast_core::payload::{ChunkRef, Payload};
 use stepfast_core::store::{
-    DeleteChunks, Detail, Execution, ExecutionId, Filter, Flush, Heartbeat, HeartbeatReply, Parent, Record,
-    Request, RequestKind, Start, State, Status, StoreError, WorkerId, Write,
+    CloseBatch, DeleteChunks, Detail, Execution, ExecutionId, Filter, Flush, Heartbeat, HeartbeatReply,
+    ItemOutcome, Pack, Parent, Record, Request, RequestKind, Start, State, Status, StoreError, WorkerId,
+    Write,
 };
 
 use crate::fixtures::builders::{
     attempt, checkpoint, chunk, outcomes_of_resend, payload, pending_sleeps, start, transition,
 };
-use crate::model::histories::{Draft, DraftState, EXECUTIONS, HistoryOp, PARENTS, TargetedDraft, WORKERS};
+use crate::model::histories::{
+    BATCH, BUNDLE_ITEMS, BUNDLES, Draft, DraftState, EXECUTIONS, HistoryOp, ITEM, PARENTS, TargetedDraft,
+    WORKERS,
+};
 use crate::{StoreFixture, Worker};
 
 const WORKFLOWS: [&str; 2] = ["checkout", "ship"];
@@ -70,13 +74,18 @@ impl StoreUnderTest {
         let rows = store.list(&Filter { limit: 1_000, ..Filter::default() }).await.unwrap().executions;
         let ids: Vec<_> = rows.iter().map(|row| ExecutionId::Key(row.key)).collect();
         let loaded = store.load(&ids, Detail::Full).await.unwrap();
-        let records: Vec<Record> = loaded.into_iter().map(|record| self.normalize(record.unwrap())).collect();
+        let mut records: Vec<Record> =
+            loaded.into_iter().map(|record| self.normalize(record.unwrap())).collect();
         for (row, record) in rows.iter().zip(&records) {
             let (input, outcome) = (record.execution.input.clone(), record.execution.outcome.clone());
             let owner = row.owner.map(|owner| WorkerId(self.registrations[&owner]));
             let listed = Execution { input, outcome, owner, ..row.clone() };
             assert_eq!(listed, record.execution, "a list and a load return the same");
         }
+        // lists omit bundles
+        let bundles = BUNDLES.map(|index| ExecutionId::Key(key(index)));
+        let loaded = store.load(&bundles, Detail::Full).await.unwrap();
+        records.extend(loaded.into_iter().flatten().map(|record| self.normalize(record)));
         let mut values = Vec::new();
         for index in 0..EXECUTIONS {
             for value in VALUES {
@@ -93,6 +102,15 @@ impl StoreUnderTest {
 
 /// Returns the key of an execution. Keys are not in the order of indexes.
 fn key(index: usize) -> Key {
+    if let BATCH | ITEM = index {
+        let mut bytes = [1; 16];
+        bytes[8] = 0xc0;
+        let batch = Key::from_bytes(bytes).batch().unwrap();
+        return if index == BATCH { batch } else { batch.item(BUNDLE_ITEMS - 1) };
+    }
+    if let Some(number) = BUNDLES.iter().position(|bundle| *bundle == index) {
+        return key(BATCH).bundle((number as u32 + 1) * BUNDLE_ITEMS - 1);
+    }
     let mut bytes = [1; 16];
     bytes[0] = ((index * 7 + 3) % 13) as u8;
     bytes[15] = index as u8;
@@ -125,6 +143,7 @@ impl Targets {
             | Draft::Attempt { .. }
             | Draft::Transition { .. }
             | Draft::ClearRequests { .. } => &self.owned,
+            Draft::Pack { .. } | Draft::CloseBatch { .. } => &[],
             Draft::Wake { .. } => &self.waiting,
             Draft::Request { .. } => &self.present,
             Draft::Chunk { .. } | Draft::DeleteChunks { .. } => &self.any,
@@ -213,6 +232,19 @@ impl DifferentialStores {
             }
             assert_eq!(others.len(), records.len(), "the numbers of executions differ");
             assert_eq!(other_values, values, "large values differ");
+        }
+        self.compare_batch().await;
+    }
+
+    /// Compares the numbers and bundles of the batch.
+    async fn compare_batch(&self) {
+        let (mut model, batch) = (None, key(BATCH));
+        for store in &self.stores {
+            let store = &store.workers[0].store;
+            let items = store.batch_items(batch).await.unwrap();
+            let bundles = store.bundles(batch, 0, 10).await.unwrap();
+            let model = model.get_or_insert_with(|| (items.clone(), bundles.clone()));
+            assert_eq!(&(items, bundles), model, "the items of the batch differ");
         }
     }
 
@@ -361,8 +393,9 @@ impl DifferentialStores {
         for TargetedDraft { is_literal: is_wild, draft } in drafts {
             let mut draft = draft.clone();
             let targets = targets.for_draft(&draft);
+            let is_targeted = !matches!(draft, Draft::Pack { .. } | Draft::CloseBatch { .. });
             let index = draft.index();
-            if !is_wild {
+            if !is_wild && is_targeted {
                 let Some(target) = targets.get(*index % targets.len().max(1)) else { continue };
                 *index = *target;
             }
@@ -407,9 +440,22 @@ impl DifferentialStores {
         let at = crate::fixtures::builders::at(count);
         Some(match draft {
             Draft::Start { index, workflow, has_id, is_detached, state } => {
-                if !changed.try_change(*index, *has_id) {
+                // the guard of a bundle depends on its batch, and on the bundle before
+                let is_whole = *has_id || root(*index) == BATCH;
+                if !changed.try_change(*index, is_whole) {
                     return None;
                 }
+                let state = match state {
+                    DraftState::Ended { .. } => state.clone(),
+                    _ if *index == BATCH => DraftState::Waiting { due_in: None, children: 0, sleep_count: 0 },
+                    state => state.clone(),
+                };
+                let item_count = match *index {
+                    BATCH => (count % 2 == 0).then_some(u64::from(BUNDLE_ITEMS) * 2),
+                    ITEM => (count % 2 == 0).then_some(1),
+                    index if BUNDLES.contains(&index) => Some(u64::from(BUNDLE_ITEMS)),
+                    _ => None,
+                };
                 let parent =
                     PARENTS[*index].map(|parent| Parent { key: key(parent), is_detached: *is_detached });
                 let id = || format!("id of {}", root(*index)).into();
@@ -422,12 +468,18 @@ impl DifferentialStores {
                     input: value(count),
                     created_at: at,
                     deadline_at: (count % 3 == 0).then_some(at),
-                    item_count: None,
+                    item_count,
                     is_guarded: true,
                     // a history may record checkpoints of executions that never ran
                     has_begun: true,
-                    ..start(key(*index), self.state(*index, state, now.as_micros()))
+                    ..start(key(*index), self.state(*index, &state, now.as_micros()))
                 }))
+            }
+            // only items have checkpoints and attempts
+            Draft::Checkpoint { index, .. } | Draft::Attempt { index, .. }
+                if *index == BATCH || BUNDLES.contains(index) =>
+            {
+                return None;
             }
             Draft::Checkpoint { index, n } => {
                 if !recorded.insert((key(*index), *n, 0)) {
@@ -480,6 +532,22 @@ impl DifferentialStores {
                 }
                 changed.rows.insert((*index, 1, 1));
                 chunk(key(*index), *value, *n, &count.to_be_bytes())
+            }
+            Draft::Pack { index, offset, status } => {
+                let number = BUNDLES.iter().position(|bundle| bundle == index)? as u32;
+                let first = number * BUNDLE_ITEMS + offset;
+                if !recorded.insert((key(*index), u32::MAX, first)) {
+                    return None;
+                }
+                let outcome = |index| ItemOutcome { index, status: *status, outcome: value(count) };
+                let outcomes = (first..(number + 1) * BUNDLE_ITEMS).map(outcome).collect();
+                Write::Pack(Pack { bundle: key(*index), outcomes })
+            }
+            Draft::CloseBatch { index, item_count } => {
+                if *index != BATCH || !changed.try_change(*index, true) {
+                    return None;
+                }
+                Write::CloseBatch(CloseBatch { batch: key(BATCH), item_count: *item_count })
             }
             Draft::DeleteChunks { index, keep } => {
                 if changed.rows.contains(&(*index, 1, 1)) || !changed.rows.insert((*index, 1, 0)) {

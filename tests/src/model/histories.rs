@@ -10,12 +10,32 @@ use proptest::prelude::*;
 use stepfast_core::store::{RequestKind, Status};
 
 /// Number of executions in a history.
-pub const EXECUTIONS: usize = 8;
+pub const EXECUTIONS: usize = 12;
+/// The batch among the executions.
+pub const BATCH: usize = 8;
+/// The bundles of the batch, of which each has [`BUNDLE_ITEMS`] items.
+pub const BUNDLES: [usize; 2] = [9, 10];
+/// The number of items in a bundle.
+pub const BUNDLE_ITEMS: u32 = 2;
+/// The item of the batch that may have a row of its own: the last one of the first bundle.
+pub const ITEM: usize = 11;
 /// Number of workers that are alive at any time.
 pub const WORKERS: usize = 3;
 /// The parent of each execution, if it is a child.
-pub const PARENTS: [Option<usize>; EXECUTIONS] =
-    [None, Some(0), Some(0), Some(1), Some(1), Some(2), None, Some(6)];
+pub const PARENTS: [Option<usize>; EXECUTIONS] = [
+    None,
+    Some(0),
+    Some(0),
+    Some(1),
+    Some(1),
+    Some(2),
+    None,
+    Some(6),
+    None,
+    Some(BATCH),
+    Some(BATCH),
+    Some(BATCH),
+];
 
 /// One operation of a history.
 #[derive(Clone, Debug)]
@@ -66,6 +86,10 @@ pub enum Draft {
     Chunk { index: usize, value: u64, n: u32 },
     /// Deletes the chunks of all values but one.
     DeleteChunks { index: usize, keep: Option<u64> },
+    /// Records outcomes of a bundle's items, from the item with this offset.
+    Pack { index: usize, offset: u32, status: Status },
+    /// Closes the batch with this number of items.
+    CloseBatch { index: usize, item_count: u64 },
 }
 
 impl Draft {
@@ -80,7 +104,9 @@ impl Draft {
             | Draft::Request { index, .. }
             | Draft::ClearRequests { index }
             | Draft::Chunk { index, .. }
-            | Draft::DeleteChunks { index, .. } => index,
+            | Draft::DeleteChunks { index, .. }
+            | Draft::Pack { index, .. }
+            | Draft::CloseBatch { index, .. } => index,
         }
     }
 }
@@ -108,8 +134,11 @@ fn worker() -> impl Strategy<Value = usize> {
     0..WORKERS
 }
 
+fn ended_status() -> impl Strategy<Value = Status> {
+    prop_oneof![Just(Status::Completed), Just(Status::Failed), Just(Status::Cancelled)]
+}
+
 fn state(running: u32) -> impl Strategy<Value = DraftState> {
-    let status = prop_oneof![Just(Status::Completed), Just(Status::Failed), Just(Status::Cancelled)];
     prop_oneof![
         running => (0..3u8).prop_map(|sleep_count| DraftState::Running { sleep_count }),
         2 => (0..3u8).prop_map(|sleep_count| DraftState::Queued { sleep_count }),
@@ -117,7 +146,7 @@ fn state(running: u32) -> impl Strategy<Value = DraftState> {
             .prop_map(|(due_in, children, sleep_count)| DraftState::Waiting { due_in, children, sleep_count }),
         2 => (0..3u8, any::<bool>())
             .prop_map(|(sleep_count, is_pause)| DraftState::Parked { sleep_count, is_pause }),
-        3 => status.prop_map(|status| DraftState::Ended { status }),
+        3 => ended_status().prop_map(|status| DraftState::Ended { status }),
     ]
 }
 
@@ -138,7 +167,8 @@ fn draft() -> impl Strategy<Value = Draft> {
         6 => (index(), 0..2u8, any::<bool>(), any::<bool>(), state(6)).prop_map(
             |(index, workflow, has_id, is_detached, state)| {
                 // some Starts have a workflow_id
-                Draft::Start { index, workflow, has_id: has_id && index.is_multiple_of(3), is_detached, state }
+                let has_id = has_id && index.is_multiple_of(3) && index < BATCH;
+                Draft::Start { index, workflow, has_id, is_detached, state }
             }
         ),
         3 => (index(), 1..9u32).prop_map(|(index, n)| Draft::Checkpoint { index, n }),
@@ -149,6 +179,9 @@ fn draft() -> impl Strategy<Value = Draft> {
         1 => index().prop_map(|index| Draft::ClearRequests { index }),
         2 => (index(), value.clone(), 0..3u32).prop_map(|(index, value, n)| Draft::Chunk { index, value, n }),
         1 => (index(), proptest::option::of(value)).prop_map(|(index, keep)| Draft::DeleteChunks { index, keep }),
+        2 => (proptest::sample::select(&BUNDLES[..]), 0..BUNDLE_ITEMS, ended_status())
+            .prop_map(|(index, offset, status)| Draft::Pack { index, offset, status }),
+        1 => (0..6u64).prop_map(|item_count| Draft::CloseBatch { index: BATCH, item_count }),
     ]
 }
 
