@@ -308,7 +308,7 @@ impl Model<'_> {
         for n in taken {
             self.begin_run(n, worker, now);
         }
-        if claimed.records.is_empty() {
+        if claimed.records.is_empty() && !claimed.has_more {
             self.check_rest_is_limited(worker, now);
         }
         claimed.has_more || claimed.records.len() == limit

@@ -200,6 +200,8 @@ impl ClaimTx<'_> {
         if reply.records.is_empty() && !self.has_queued() {
             return Ok((reply, false));
         }
+        // the capacity was allocated to recent streams, which turned out to be empty; the next claim finds the others
+        reply.has_more |= reply.records.is_empty() && self.is_truncated;
         self.commit(&mut reply).await?;
         self.update_cursors(&reply, now);
         count_changes(counters, &self.queries, &self.results)?;
