@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use futures_util::stream::{Stream, StreamExt};
 use xxhash_rust::xxh3::xxh3_64;
@@ -24,8 +25,8 @@ use crate::store::{
 
 /// Maximum number of items in a bundle.
 const MAX_BUNDLE_ITEMS: u32 = 1_000;
-/// Maximum number of bundles whose Starts are staged and not durable.
-const MAX_BUNDLES_IN_FLIGHT: usize = 64;
+/// Number of bundles whose Starts are staged together. As many others may be under way at the same time.
+const BUNDLES_PER_FLUSH: usize = 32;
 
 /// The input of an item.
 #[derive(Clone, Debug)]
@@ -57,15 +58,18 @@ struct BatchSubmission<'s> {
     given_fingerprints: Vec<(u32, u64)>,
     /// The fingerprint of these inputs, which is compared if a batch with this id exists.
     fingerprint: u64,
-    /// The number of items in the staged bundles.
+    /// The number of items in the prepared and staged bundles.
     bundled: u64,
+    /// The Starts that are ready to be staged. They are staged together, so that a flush contains all of them.
+    prepared: Vec<(Staged, Option<PreparedBundle>)>,
+    /// The Lsn of the batch's Start; `None` while that Start is prepared.
+    start_lsn: Option<Lsn>,
     /// The staged bundles that are not known to be durable, oldest first.
-    in_flight: VecDeque<StagedBundle>,
+    in_flight: VecDeque<(Lsn, PreparedBundle)>,
 }
 
-/// A bundle whose Start is staged.
-struct StagedBundle {
-    lsn: Lsn,
+/// The facts about a bundle that are compared with an earlier submission.
+struct PreparedBundle {
     first_item: u32,
     fingerprint: Option<u64>,
     inputs: Payload,
@@ -73,9 +77,9 @@ struct StagedBundle {
 }
 
 impl Drop for BatchSubmission<'_> {
-    /// Lets the staged bundles be flushed, also if the caller stops waiting.
+    /// Stages what is prepared, also if the caller stops waiting.
     fn drop(&mut self) {
-        self.lane.wake_committer();
+        let _ = self.stage_prepared();
     }
 }
 
@@ -113,8 +117,6 @@ pub(crate) async fn submit<O>(
     let generation = lane.generation();
     let reserved = lane.reserve(start.attributes.size() + chunks::ROW_BYTES).await;
     let staged = Staged { generation, tree: batch, write: Write::Start(start), reserved, fate: None };
-    let staged = lane.stage_without_wake(staged, &mut FoldTarget::default());
-    let Some((lsn, _)) = staged else { return Err(engine.dropped_write_error()) };
     let mut new = BatchSubmission {
         submission: &submission,
         lane,
@@ -126,13 +128,14 @@ pub(crate) async fn submit<O>(
         given_fingerprints: Vec::new(),
         fingerprint: 0,
         bundled: 0,
+        prepared: vec![(staged, None)],
+        start_lsn: None,
         in_flight: VecDeque::new(),
     };
     let mut is_closed = expected_count.is_some();
     if id_lock.is_some() {
         // another batch may have the id
-        lane.wake_committer();
-        is_closed &= new.resolve_start(lane.wait_durable(lsn).await)?;
+        is_closed &= new.resolve_start().await?;
     }
     let count = new.submit_inputs(inputs).await?;
     if expected_count.is_some_and(|expected| expected != count) {
@@ -143,7 +146,7 @@ pub(crate) async fn submit<O>(
         return Err(Error::Invalid { input: "inputs", reason });
     }
     if id_lock.is_none() {
-        new.resolve_start(lane.wait_durable(lsn).await)?;
+        new.resolve_start().await?;
     }
     if !is_closed {
         new.close(count).await?;
@@ -199,9 +202,11 @@ fn check_count(count: u64) -> Result<(), Error> {
 }
 
 impl BatchSubmission<'_> {
-    /// Handles the outcome of the batch's Start. Returns whether the batch is new.
-    fn resolve_start(&mut self, outcome: Outcome) -> Result<bool, Error> {
-        match outcome {
+    /// Waits until the batch's Start is durable, and handles its outcome. Returns whether the batch is new.
+    async fn resolve_start(&mut self) -> Result<bool, Error> {
+        self.stage_prepared()?;
+        let Some(lsn) = self.start_lsn else { return Err(self.submission.engine.dropped_write_error()) };
+        match self.lane.wait_durable(lsn).await {
             Outcome::Applied => Ok(true),
             Outcome::Duplicate(existing) if existing.key == self.batch => Ok(true),
             Outcome::Duplicate(existing) => {
@@ -235,7 +240,7 @@ impl BatchSubmission<'_> {
         inputs: std::pin::Pin<&mut impl Stream<Item = Result<BatchInput, Error>>>,
     ) -> Result<u64, Error> {
         let staged = self.stage_inputs(inputs).await;
-        self.lane.wake_committer();
+        let staged = staged.and(self.stage_prepared());
         while let Some(oldest) = self.in_flight.pop_front() {
             let confirmed = self.confirm(oldest).await;
             if staged.is_ok() {
@@ -250,7 +255,7 @@ impl BatchSubmission<'_> {
         &mut self,
         mut inputs: std::pin::Pin<&mut impl Stream<Item = Result<BatchInput, Error>>>,
     ) -> Result<(), Error> {
-        while let Some(input) = self.next_input(&mut inputs).await {
+        while let Some(input) = self.next_input(&mut inputs).await? {
             let index = self.bundled + u64::from(self.inputs.count());
             check_count(index + 1)?;
             let BatchInput { payload, fingerprint } = input.map_err(|error| name_item(error, index))?;
@@ -281,19 +286,45 @@ impl BatchSubmission<'_> {
         Ok(())
     }
 
-    /// Returns the next input. While there is none yet, the staged bundles are flushed.
-    async fn next_input<S: Stream>(&self, inputs: &mut std::pin::Pin<&mut S>) -> Option<S::Item> {
-        poll_fn(|cx| {
-            let polled = inputs.poll_next_unpin(cx);
-            if polled.is_pending() {
-                self.lane.wake_committer();
-            }
-            polled
+    /// Returns the next input. While there is none yet, the prepared bundles are staged and flushed.
+    async fn next_input<S: Stream>(
+        &mut self,
+        inputs: &mut std::pin::Pin<&mut S>,
+    ) -> Result<Option<S::Item>, Error> {
+        poll_fn(|cx| match inputs.poll_next_unpin(cx) {
+            Poll::Ready(input) => Poll::Ready(Ok(input)),
+            Poll::Pending => match self.stage_prepared() {
+                Ok(()) => Poll::Pending,
+                Err(error) => Poll::Ready(Err(error)),
+            },
         })
         .await
     }
 
-    /// Stages the Start of the next bundle. Waits until not too many bundles are under way.
+    /// Stages what is prepared, so that one flush contains it.
+    fn stage_prepared(&mut self) -> Result<(), Error> {
+        if self.prepared.is_empty() {
+            return Ok(());
+        }
+        let is_new = self.lane.begin_burst();
+        let mut is_staged = true;
+        for (staged, bundle) in self.prepared.drain(..) {
+            match (self.lane.stage(staged, &mut FoldTarget::default()), bundle) {
+                (Some(lsn), Some(bundle)) => {
+                    crate::crash_point!("bundle staged");
+                    self.in_flight.push_back((lsn, bundle));
+                }
+                (Some(lsn), None) => self.start_lsn = Some(lsn),
+                (None, _) => is_staged = false,
+            }
+        }
+        if is_new {
+            self.lane.end_burst(std::thread::current().id());
+        }
+        if is_staged { Ok(()) } else { Err(self.submission.engine.dropped_write_error()) }
+    }
+
+    /// Prepares the Start of the next bundle. Waits until not too many bundles are under way.
     async fn stage_bundle(&mut self) -> Result<(), Error> {
         let engine = &*self.submission.engine;
         let count = self.inputs.count();
@@ -307,7 +338,8 @@ impl BatchSubmission<'_> {
         let (input, reserved) = if reserved > 0 {
             (packed.clone(), reserved)
         } else {
-            lane.wake_committer();
+            // a task that waits for budget must not hold budget
+            self.stage_prepared()?;
             let place = ChunkTarget {
                 lane,
                 generation,
@@ -343,26 +375,26 @@ impl BatchSubmission<'_> {
         });
         let staged =
             Staged { generation, tree: self.batch, write: Write::Start(start), reserved, fate: None };
-        let staged = lane.stage_without_wake(staged, &mut FoldTarget::default());
-        let Some((lsn, _)) = staged else { return Err(engine.dropped_write_error()) };
-        crate::crash_point!("bundle staged");
         self.bundled += u64::from(count);
         let inputs = if fingerprint.is_some() { packed } else { Payload::empty() };
         let given_fingerprints = std::mem::take(&mut self.given_fingerprints);
-        self.in_flight.push_back(StagedBundle { lsn, first_item, fingerprint, inputs, given_fingerprints });
-        if self.in_flight.len() >= MAX_BUNDLES_IN_FLIGHT
-            && let Some(oldest) = self.in_flight.pop_front()
-        {
-            lane.wake_committer();
-            self.confirm(oldest).await?;
+        let bundle = PreparedBundle { first_item, fingerprint, inputs, given_fingerprints };
+        self.prepared.push((staged, Some(bundle)));
+        if self.prepared.len() >= BUNDLES_PER_FLUSH {
+            self.stage_prepared()?;
+            while self.in_flight.len() > BUNDLES_PER_FLUSH
+                && let Some(oldest) = self.in_flight.pop_front()
+            {
+                self.confirm(oldest).await?;
+            }
         }
         Ok(())
     }
 
     /// Waits until a bundle is durable. If the batch existed before, compares the bundle with that of the earlier
     /// submission.
-    async fn confirm(&self, bundle: StagedBundle) -> Result<(), Error> {
-        match self.lane.wait_durable(bundle.lsn).await {
+    async fn confirm(&self, (lsn, bundle): (Lsn, PreparedBundle)) -> Result<(), Error> {
+        match self.lane.wait_durable(lsn).await {
             Outcome::Applied => Ok(()),
             Outcome::Duplicate(existing) if existing.fingerprint == bundle.fingerprint => Ok(()),
             Outcome::Duplicate(_) | Outcome::NotFound => Err(self.difference(&bundle).await?),
@@ -372,7 +404,7 @@ impl BatchSubmission<'_> {
 
     /// Returns the error for a bundle that an earlier submission of the batch has submitted with other inputs, or that
     /// does not fit behind the bundles of that submission.
-    async fn difference(&self, bundle: &StagedBundle) -> Result<Error, Error> {
+    async fn difference(&self, bundle: &PreparedBundle) -> Result<Error, Error> {
         let engine = &*self.submission.engine;
         let batch = engine.load(ExecutionId::Key(self.batch), Detail::Outcome).await?;
         let status = batch.map(|record| record.execution.status);
