@@ -12,7 +12,7 @@ from stepfast._engine.dead_letters import DeadLetter
 from stepfast._engine.engine import Engine
 from stepfast._engine.filter import BulkResult, Filter
 from stepfast._engine.handle import AsyncHandle, Handle
-from stepfast._engine.records import Attempt, Checkpoint, Execution, Record
+from stepfast._engine.records import Attempt, Checkpoint, Execution, ExecutionOutcome, Record
 from stepfast._engine.status import Status, StatusText
 from stepfast._engine.workers import Unclaimable, Worker, WorkerOverview
 from stepfast._graph.context_values.context import Context
@@ -96,6 +96,7 @@ __all__ = [
     "EngineClosed",
     "Error",
     "Execution",
+    "ExecutionOutcome",
     "Filter",
     "Graph",
     "Handle",
@@ -173,6 +174,7 @@ _class_of_name.update(
         "stepfast.records:Attempt": Attempt,
         "stepfast.records:Checkpoint": Checkpoint,
         "stepfast.records:Execution": Execution,
+        "stepfast.records:ExecutionOutcome": ExecutionOutcome,
         "stepfast.records:Record": Record,
         "stepfast.survey:Survey": WorkerOverview,
         "stepfast.survey:Unclaimable": Unclaimable,

@@ -9,6 +9,9 @@ use std::fmt::Display;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -104,6 +107,32 @@ async fn lines_become_items_and_results_are_printed() {
         assert!(shown.contains(line), "{line} in {shown}");
     }
     assert_eq!(stepfast(&store, &["workflow", "show", "import#2500"]).status.code(), Some(3));
+    engine.shutdown(GRACE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_items_are_retried() {
+    let (directory, store) = database().await;
+    let may_complete = Arc::new(AtomicBool::new(false));
+    let is_open = may_complete.clone();
+    let workflow = Workflow::new("double", move |_cx: Context, x: i64| {
+        let may_complete = is_open.clone();
+        async move {
+            if x % 2 == 1 && !may_complete.load(SeqCst) { Err(Failure::new("it is odd")) } else { Ok(2 * x) }
+        }
+    });
+    let engine =
+        Engine::builder(stepfast::connect(&store).await.unwrap()).register(&workflow).open().await.unwrap();
+    let file = write_lines(directory.path(), "items.jsonl", 0..10);
+    batch(&store, &["submit", "double", &file, "--id", "import"]);
+    let (watched, _) = failure_of(&store, 1, &["watch", "import"]);
+    assert!(watched.ends_with("import  completed  10 of 10 ended: 5 completed, 5 failed\n"), "{watched}");
+
+    may_complete.store(true, SeqCst);
+    assert_eq!(batch(&store, &["retry", "import"]), "import: 5 failed items retried\n");
+    assert!(batch(&store, &["watch", "import"]).ends_with("10 of 10 ended: 10 completed\n"));
+    assert_eq!(batch_json(&store, &["retry", "import"]), json!({ "batch_id": "import", "retried": 0 }));
+    assert_eq!(stepfast(&store, &["batch", "retry", "absent"]).status.code(), Some(3));
     engine.shutdown(GRACE).await.unwrap();
 }
 

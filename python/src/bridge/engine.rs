@@ -347,6 +347,12 @@ impl Engine {
         self.query(py, port, query, |record| Reply::Record(Box::new(record)))
     }
 
+    /// Returns the executions with these workflow_ids, with their outcomes.
+    fn get_many(&self, py: Python<'_>, ids: Vec<String>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
+        let query = |engine| async move { record::load_outcomes(&engine, &ids).await };
+        self.query(py, port, query, Reply::Found)
+    }
+
     /// Returns the workers of the database, and the executions that no worker can run.
     fn workers(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
         self.query(py, port, |engine| async move { engine.workers().await }, Reply::Workers)

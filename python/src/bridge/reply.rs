@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use pyo3::prelude::*;
 use stepfast::queue::QueueRow;
-use stepfast::store::{DeadLetter, Page, Record, RequestResult, WorkerOverview};
+use stepfast::store::{DeadLetter, Execution, Page, Record, RequestResult, WorkerOverview};
 use stepfast::{BatchCounts, BulkResult, Error, Failure, ItemResult, Payload};
 
 use crate::bridge::batch::handle::BatchHandle;
@@ -24,10 +24,12 @@ pub(crate) enum Reply {
     Outcomes(Vec<Result<Payload, Error>>),
     Batch(stepfast::BatchHandle<Payload>),
     BatchCounts(BatchCounts),
+    Count(u64),
     Items(Vec<ItemResult<Payload>>),
     RequestResult(RequestResult),
     BulkResult(BulkResult),
     Page(Page),
+    Found(Vec<Option<Execution>>),
     Record(Box<Record>),
     Workers(WorkerOverview),
     DeadLetters(Vec<DeadLetter>),
@@ -105,12 +107,14 @@ impl Reply {
             Reply::Outcomes(outcomes) => crate::convert::record::outcomes(py, outcomes),
             Reply::Batch(batch) => Ok(Py::new(py, BatchHandle::new(batch))?.into_any()),
             Reply::BatchCounts(counts) => crate::convert::record::batch_counts(py, &counts),
+            Reply::Count(count) => Ok(count.into_pyobject(py)?.into_any().unbind()),
             Reply::Items(items) => crate::convert::record::items(py, items),
             Reply::RequestResult(result) => crate::convert::record::request_result(py, result),
             Reply::BulkResult(BulkResult { done, pending, not_applicable }) => {
                 Ok((done, pending, not_applicable).into_pyobject(py)?.into_any().unbind())
             }
             Reply::Page(page) => crate::convert::record::page(py, &page),
+            Reply::Found(found) => crate::convert::record::found_executions(py, &found),
             Reply::Record(record) => crate::convert::record::record(py, &record),
             Reply::Workers(overview) => crate::convert::workers::worker_overview(py, &overview),
             Reply::DeadLetters(letters) => crate::convert::dead_letters::dead_letters(py, &letters),

@@ -24,6 +24,27 @@ pub(crate) async fn load_record(engine: &Engine, workflow_id: &str) -> Result<Re
     Ok(record)
 }
 
+/// Returns the executions with these workflow_ids, with their outcomes, also those that are stored in chunks.
+pub(crate) async fn load_outcomes(engine: &Engine, ids: &[String]) -> Result<Vec<Option<Execution>>, Error> {
+    let mut found = engine.get_many(ids).await?;
+    for execution in found.iter_mut().flatten() {
+        let outcome = std::mem::take(&mut execution.outcome);
+        execution.outcome = engine.load_value(execution.key, outcome).await?;
+    }
+    Ok(found)
+}
+
+/// Returns a tuple for each execution that was found, `None` for each other one: the execution, and its outcome.
+pub(crate) fn found_executions(py: Python<'_>, found: &[Option<Execution>]) -> PyResult<Py<PyAny>> {
+    let to_tuple = |found: &Option<Execution>| {
+        let Some(found) = found else { return Ok(None) };
+        let outcome = outcome(py, &found.outcome, found.status == Status::Completed)?;
+        Ok(Some((execution(py, found)?, outcome)))
+    };
+    let tuples: PyResult<Vec<_>> = found.iter().map(to_tuple).collect();
+    Ok(tuples?.into_pyobject(py)?.unbind())
+}
+
 /// Returns a tuple for each outcome: true and the output, or false and the exception, which is not raised.
 pub(crate) fn outcomes(py: Python<'_>, outcomes: Vec<Result<Payload, Error>>) -> PyResult<Py<PyAny>> {
     let tuples: Vec<_> = outcomes.into_iter().map(|outcome| output_or_exception(py, outcome)).collect();

@@ -14,7 +14,7 @@ from stepfast._engine.dead_letters import DeadLetter
 from stepfast._engine.filter import BulkResult, Filter
 from stepfast._engine.handle import AsyncHandle
 from stepfast._engine.open_engine import OpenEngine
-from stepfast._engine.records import Execution, Record
+from stepfast._engine.records import Execution, ExecutionOutcome, Record
 from stepfast._engine.workers import WorkerOverview
 from stepfast._options.batch_options import BatchOptions
 from stepfast._options.queue import Queue, QueueInfo, declared_queues
@@ -273,6 +273,10 @@ class AsyncClient:
     async def show(self, workflow_id: str) -> Record:
         """Returns everything that is recorded of an execution. See `Client.show`."""
         return await self._here.show(workflow_id)
+
+    async def get_many(self, workflow_ids: Iterable[str]) -> builtins.list[ExecutionOutcome | None]:
+        """Finds many executions by their workflow_ids, with their outcomes so far. See `Client.get_many`."""
+        return await self._here.get_many(workflow_ids)
 
     async def cancel(self, workflow_id: str) -> bool:
         """Requests that an execution be cancelled. See `Client.cancel`."""

@@ -13,7 +13,7 @@ from stepfast._engine.dead_letters import DeadLetter
 from stepfast._engine.filter import BulkResult, Filter
 from stepfast._engine.handle import Handle
 from stepfast._engine.open_engine import OpenEngine
-from stepfast._engine.records import Execution, Record
+from stepfast._engine.records import Execution, ExecutionOutcome, Record
 from stepfast._engine.workers import WorkerOverview
 from stepfast._options.batch_options import BatchOptions
 from stepfast._options.queue import Queue, QueueInfo, declared_queues
@@ -367,6 +367,21 @@ class Client:
             NotFound: There is no such execution.
         """
         return self._open_engine.show(workflow_id).wait()
+
+    def get_many(self, workflow_ids: Iterable[str]) -> builtins.list[ExecutionOutcome | None]:
+        """Finds many executions by their workflow_ids, with their outcomes so far. Thousands of ids take
+        a few queries.
+
+        Args:
+            workflow_ids: The ids of executions, batches or items of batches, such as `photos#7`.
+
+        Returns:
+            The executions in the order of the ids; None for each that does not exist.
+
+        Raises:
+            InvalidArgument: An id is no text, or contains a NUL character.
+        """
+        return self._open_engine.get_many(workflow_ids).wait()
 
     def cancel(self, workflow_id: str) -> bool:
         """Requests that an execution be cancelled. See `Handle.cancel`.

@@ -10,7 +10,7 @@ from stepfast import _native
 from stepfast._engine.dead_letters import DeadLetter, dead_letters
 from stepfast._engine.filter import BulkResult, Filter, filter_tuple, workflow_name
 from stepfast._engine.handle import outcomes
-from stepfast._engine.records import Execution, Record, execution_of, record_of
+from stepfast._engine.records import Execution, ExecutionOutcome, Record, execution_of, outcome_of, record_of
 from stepfast._engine.workers import WorkerOverview, worker_overview
 from stepfast._options.queue import Queue, QueueInfo, queue_info, queue_infos, queue_name, queue_tuple
 from stepfast._runtime.branch import forbid_in_workflow
@@ -83,6 +83,13 @@ class Operations:
         """Loads everything that is recorded of an execution."""
         bounds.check_storable_text("workflow_id", workflow_id)
         return PendingReply(self._outside_workflow("show").show(workflow_id, self.port), record_of)
+
+    def get_many(self, workflow_ids: Iterable[str]) -> PendingReply[builtins.list[ExecutionOutcome | None]]:
+        """Finds many executions, with their outcomes."""
+        ids = builtins.list(workflow_ids)
+        for workflow_id in ids:
+            bounds.check_storable_text("workflow_id", workflow_id)
+        return PendingReply(self._outside_workflow("get_many").get_many(ids, self.port), _outcomes)
 
     def list(self, filter: Filter, after: str | None, limit: int) -> PendingReply[builtins.list[Execution]]:
         """Lists the executions that match the filter."""
@@ -159,6 +166,10 @@ def _identity(value: Any) -> Any:
 
 def _executions(rows: Any) -> list[Execution]:
     return [execution_of(row) for row in rows]
+
+
+def _outcomes(found: Any) -> list[ExecutionOutcome | None]:
+    return [outcome_of(execution) for execution in found]
 
 
 def _bulk_result(counts: Any) -> BulkResult:

@@ -81,6 +81,22 @@ class Execution:
 
 
 @dataclass(frozen=True, slots=True)
+class ExecutionOutcome:
+    """An execution and its outcome so far, as `get_many` returns them.
+
+    Attributes:
+        execution: The execution itself.
+        output: The output of a completed execution; None for any other execution.
+        error: The exception with which the execution failed, or the reason for which it was cancelled or is
+            parked; None otherwise. If the output cannot be read, the `DecodeError`.
+    """
+
+    execution: Execution
+    output: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The recorded outcome of a durable call.
 
@@ -216,6 +232,17 @@ def record_of(shown: Any) -> Record:
     )
 
 
+def outcome_of(found: Any) -> ExecutionOutcome | None:
+    """Converts an element of the reply of the native engine's `get_many`."""
+    if found is None:
+        return None
+    row, outcome = found
+    execution, value = execution_of(row), readable(outcome)
+    if execution.status == Status.COMPLETED and not isinstance(value, DecodeError):
+        return ExecutionOutcome(execution, output=value)
+    return ExecutionOutcome(execution, error=value)
+
+
 def arguments_of(read: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Returns the arguments by position and by name. A value that is no list of both counts as the only
     argument."""
@@ -236,4 +263,4 @@ def readable(recorded: Any) -> Any:
         return error
 
 
-__all__ = ["Attempt", "Checkpoint", "Execution", "Record"]
+__all__ = ["Attempt", "Checkpoint", "Execution", "ExecutionOutcome", "Record"]

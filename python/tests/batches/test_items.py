@@ -291,3 +291,95 @@ def test_async_handles_belong_to_their_loop(sqlite_url: str) -> None:
             await batch.wait()
 
     asyncio.run(use())
+
+
+#: The numbers whose items fail; a test empties it.
+failing_numbers: set[int] = set()
+
+
+@workflow
+def fails_for_now(n: int) -> int:
+    half = halve(2 * n)
+    if n in failing_numbers:
+        raise OddNumber(n)
+    return half
+
+
+@workflow
+async def fails_for_now_async(n: int) -> int:
+    half = await halve_async(2 * n)
+    if n in failing_numbers:
+        raise OddNumber(n)
+    return half
+
+
+def test_failed_items_are_retried(url: str) -> None:
+    failing_numbers.update(range(0, 200, 50))
+    with Engine(url) as engine:
+        batch = engine.submit_batch(fails_for_now, [(n,) for n in range(200)], batch_id="retried")
+        assert batch.wait() == BatchCounts(200, 0, 0, 0, 196, 4, 0)
+        failing_numbers.discard(0)
+        assert batch.retry_failed() == 4
+        assert batch.wait() == BatchCounts(200, 0, 0, 0, 197, 3, 0)
+        failing_numbers.clear()
+        assert batch.retry_failed() == 3
+        assert batch.wait() == BatchCounts(200, 0, 0, 0, 200, 0, 0)
+        assert batch.retry_failed() == 0
+        assert [item.result() for item in batch.results()] == list(range(200))
+        assert engine.show("retried#50").execution.run_no == 3
+
+
+def test_failed_items_are_retried_async(sqlite_url: str) -> None:
+    failing_numbers.update((3, 7))
+
+    async def main() -> None:
+        async with AsyncEngine(sqlite_url) as engine:
+            batch = await engine.submit_batch(fails_for_now_async, [(n,) for n in range(10)])
+            assert (await batch.wait()).failed == 2
+            failing_numbers.clear()
+            assert await batch.retry_failed() == 2
+            assert await batch.wait() == BatchCounts(10, 0, 0, 0, 10, 0, 0)
+
+    asyncio.run(main())
+
+
+def test_many_executions_are_found(url: str) -> None:
+    with Engine(url) as engine:
+        batch = engine.submit_batch(halves_item, [(n,) for n in range(1, 30)], batch_id="many")
+        engine.run(describes_length, "x" * 200_000, workflow_id="large")
+        batch.wait()
+        found = engine.get_many(["many#1", "many#2", "absent", "large", "many#99", "many", "many#1"])
+        assert [None if it is None else it.execution.workflow_id for it in found] == [
+            "many#1",
+            "many#2",
+            None,
+            "large",
+            None,
+            "many",
+            "many#1",
+        ]
+        assert found[0] is not None and found[1] is not None and found[3] is not None
+        assert (found[0].output, found[0].error, found[0].execution.status) == (1, None, "completed")
+        assert isinstance(found[1].error, OddNumber) and found[1].output is None
+        assert found[3].output == "x" * 200_001
+        assert engine.get_many([]) == []
+        with pytest.raises(InvalidArgument):
+            engine.get_many(["a\0b"])
+        with pytest.raises(InvalidArgument, match="workflow_id"):
+            engine.get_many([7])  # type: ignore[list-item]
+
+
+@workflow
+def describes_length(text: str) -> str:
+    return text + "x"
+
+
+def test_many_executions_are_found_async(sqlite_url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(sqlite_url) as engine:
+            batch = await engine.submit_batch(halves_item_async, [(2,), (4,)], batch_id="many")
+            await batch.wait()
+            found = await engine.get_many(batch.item_id(n) for n in range(3))
+            assert [None if it is None else it.output for it in found] == [1, 2, None]
+
+    asyncio.run(main())

@@ -34,6 +34,8 @@ pub(crate) enum BatchCommand {
     Watch(BatchArgs),
     /// Print the results of the items in their order, one JSON object per line, each as soon as it is known.
     Results(results::BatchResultsArgs),
+    /// Retry the failed items of a batch: each continues as `workflow resume` continues an execution.
+    Retry(BatchArgs),
     /// Cancel a batch: items that have not ended end as cancelled.
     Cancel(BatchArgs),
 }
@@ -66,6 +68,7 @@ impl BatchCommand {
             BatchCommand::Show(args) => args.show().await,
             BatchCommand::Watch(args) => args.watch().await,
             BatchCommand::Results(results) => results.run().await,
+            BatchCommand::Retry(args) => args.retry().await,
             BatchCommand::Cancel(args) => args.cancel().await,
         }
     }
@@ -102,6 +105,22 @@ impl BatchArgs {
     async fn watch(self) -> anyhow::Result<Exit> {
         let store = stepfast::connect_existing(&self.target.store).await?;
         watch::watch(&store, &self.batch_id, self.target.json).await
+    }
+
+    async fn retry(self) -> anyhow::Result<Exit> {
+        let store = stepfast::connect_existing(&self.target.store).await?;
+        let retried = with_client(store, async |client| {
+            let batch: BatchHandle<Payload> = client.get_batch(&self.batch_id).await?;
+            Ok(batch.retry_failed().await?)
+        })
+        .await?;
+        if self.target.json {
+            output::print_json(&json!({ "batch_id": self.batch_id, "retried": retried }))?;
+        } else {
+            let items = if retried == 1 { "item" } else { "items" };
+            output::print(&format!("{}: {retried} failed {items} retried", abbreviate(&self.batch_id)));
+        }
+        Ok(Exit::Done)
     }
 
     async fn cancel(self) -> anyhow::Result<Exit> {

@@ -70,6 +70,12 @@ impl BatchHandle {
         self.query(py, port, query, Reply::BatchCounts)
     }
 
+    /// Retries the failed items, and returns their number.
+    fn retry_failed(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
+        let query = |batch: stepfast::BatchHandle<Payload>| async move { batch.retry_failed().await };
+        self.query(py, port, query, Reply::Count)
+    }
+
     /// Requests that the batch be cancelled.
     fn cancel(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
         let query = |batch: stepfast::BatchHandle<Payload>| async move { batch.cancel().await };

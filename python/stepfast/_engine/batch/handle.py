@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -9,12 +11,13 @@ from stepfast import _native
 from stepfast._engine.batch.counts import BatchCounts
 from stepfast._engine.batch.item_result import ItemResult
 from stepfast._engine.status import Status
-from stepfast._runtime.branch import forbid_in_workflow
+from stepfast._runtime.branch import PENDING, forbid_in_workflow
 from stepfast._runtime.waiting import wait_for_call
 from stepfast._validation import bounds
 from stepfast._validation.durations import Duration, to_timeout
 
 if TYPE_CHECKING:
+    from stepfast._engine.batch.progress import BatchProgress
     from stepfast._engine.open_engine import OpenEngine
 
 R = TypeVar("R", covariant=True)
@@ -60,13 +63,15 @@ class BatchHandle(Generic[R]):
         forbid_in_workflow("batch.counts")
         return BatchCounts(*wait_for_call(self._native.counts(None)))
 
-    def wait(self, timeout: Duration | None = None) -> BatchCounts:
+    def wait(self, timeout: Duration | None = None, *, progress: bool = False) -> BatchCounts:
         """Waits until all items of the batch have ended. Failed items do not fail the batch. A batch whose
         submission was interrupted does not end before it is submitted again, or cancelled.
 
         Args:
             timeout: The longest time to wait, as seconds or as a `timedelta`; no limit by default. The items
                 continue after a timeout.
+            progress: Whether to show the progress on the standard error: as a bar in a terminal or a
+                notebook, and elsewhere as a line every 10 s. False by default.
 
         Returns:
             The numbers of items by state.
@@ -79,7 +84,22 @@ class BatchHandle(Generic[R]):
         """
         limit = to_timeout("timeout", timeout)
         forbid_in_workflow("batch.wait")
-        return BatchCounts(*wait_for_call(self._native.wait(None), limit, self))
+        call = self._native.wait(None)
+        if not progress:
+            return BatchCounts(*wait_for_call(call, limit, self))
+        deadline = None if limit is None else time.monotonic() + limit
+        with new_progress(self.batch_id) as shown:
+            while True:
+                period, is_last = shown.period, False
+                if deadline is not None:
+                    remaining = max(0.0, deadline - time.monotonic())
+                    period, is_last = min(period, remaining), remaining <= period
+                if is_last or call.wait(period) != PENDING:
+                    break
+                shown.show_next(lambda: BatchCounts(*wait_for_call(self._native.counts(None))))
+            ended = BatchCounts(*wait_for_call(call, None if deadline is None else period, self))
+            shown.show(ended, is_last=True)
+            return ended
 
     def results(self) -> Iterator[ItemResult[R]]:
         """Returns the results of all items in the order of their indexes, each as soon as the items around it
@@ -104,6 +124,24 @@ class BatchHandle(Generic[R]):
         while page := wait_for_call(reader.next_page(None)):
             for item in page:
                 yield ItemResult(*item)
+
+    def retry_failed(self) -> int:
+        """Retries the failed items. Each continues as `resume` continues an execution: its failed steps are
+        tried again, and its other steps keep their outcomes.
+
+        The status of the batch stays as it is. `wait` waits for the retried items. If the call raises an
+        exception, some items may be retried; call it again.
+
+        Returns:
+            The number of retried items.
+
+        Raises:
+            StoreUnavailable: The database is unreachable.
+            EngineClosed: The engine is closed.
+        """
+        forbid_in_workflow("batch.retry_failed")
+        retried: int = wait_for_call(self._native.retry_failed(None))
+        return retried
 
     def cancel(self) -> bool:
         """Requests the cancellation of the batch: all items that have not ended end as `cancelled`.
@@ -168,11 +206,29 @@ class AsyncBatchHandle(Generic[R]):
         forbid_in_workflow("batch.counts")
         return BatchCounts(*await self._native.counts(self._port))
 
-    async def wait(self) -> BatchCounts:
+    async def wait(self, *, progress: bool = False) -> BatchCounts:
         """Waits until all items of the batch have ended, and returns the numbers of items by state. For a
-        limit in time, use `asyncio.timeout`. See `BatchHandle.wait`."""
+        limit in time, use `asyncio.timeout`. See `BatchHandle.wait`.
+
+        Args:
+            progress: Whether to show the progress on the standard error. False by default.
+        """
         forbid_in_workflow("batch.wait")
-        return BatchCounts(*await self._native.wait(self._port))
+        call = self._native.wait(self._port)
+        if not progress:
+            return BatchCounts(*await call)
+        with new_progress(self.batch_id) as shown:
+            ended = asyncio.ensure_future(_await_counts(call))
+            try:
+                while not (await asyncio.wait((ended,), timeout=shown.period))[0]:
+                    begun_at = time.monotonic()
+                    counts = await _await_counts(self._native.counts(self._port))
+                    shown.note_duration(time.monotonic() - begun_at)
+                    shown.show(counts)
+            finally:
+                ended.cancel()
+            shown.show(ended.result(), is_last=True)
+            return ended.result()
 
     def results(self) -> AsyncIterator[ItemResult[R]]:
         """Returns the results of all items in the order of their indexes, for `async for`. See
@@ -191,6 +247,12 @@ class AsyncBatchHandle(Generic[R]):
             for item in page:
                 yield ItemResult(*item)
 
+    async def retry_failed(self) -> int:
+        """Retries the failed items, and returns their number. See `BatchHandle.retry_failed`."""
+        forbid_in_workflow("batch.retry_failed")
+        retried: int = await self._native.retry_failed(self._port)
+        return retried
+
     async def cancel(self) -> bool:
         """Requests the cancellation of the batch. See `BatchHandle.cancel`."""
         forbid_in_workflow("batch.cancel")
@@ -202,6 +264,17 @@ class AsyncBatchHandle(Generic[R]):
 
     def __rich_repr__(self) -> Iterator[Any]:
         yield self.batch_id
+
+
+async def _await_counts(call: _native.Call) -> BatchCounts:
+    return BatchCounts(*await call)
+
+
+def new_progress(batch_id: str) -> BatchProgress:
+    """Returns the progress of a batch. Most programs need neither its module nor rich."""
+    from stepfast._engine.batch.progress import BatchProgress
+
+    return BatchProgress(batch_id)
 
 
 __all__ = ["AsyncBatchHandle", "BatchHandle"]
