@@ -243,6 +243,8 @@ impl<'t> Service<'t> {
                     number: 1,
                     limit: 1_000,
                     max_bytes: 1 << 20,
+                    max_bundles: usize::MAX,
+                    busy_keys: Vec::new(),
                     workflows,
                     app_version: None,
                     queues: None,

@@ -3,7 +3,8 @@
 -- maximum number of executions to take and their kind: true for woken ones, false for all others, null for both. $9 to $13:
 -- the index ranges to scan, each with the position of its queue key in $6 (see claim/cursors.rs). $14 and $15: the streams to
 -- scan, each with the position of its queue key in $6. $16 and $17: the queues, with the versions of the settings that the
--- claim has read. $18: the maximum number of due executions.
+-- claim has read. $18: the maximum number of due executions. $19: the maximum number of bundles to take from each queue key in
+-- $6. Executions behind a bundle that is not taken are left too.
 -- Executions that another transaction has locked are skipped: this statement does not wait for them. A transaction that
 -- deletes a row of `ready`, or deletes or changes a timer, has locked the execution, so these rows need no lock. But after
 -- this statement began, such a row may have been replaced. So the claim is valid only if it deleted all the rows that it
@@ -34,15 +35,17 @@ WITH due AS MATERIALIZED (
     ORDER BY d.due_at, d.key
     LIMIT $18::bigint
 ), scans AS MATERIALIZED (
-    SELECT w.queue_key, w.is_woken, w.most, w.n, x.stream,
+    SELECT w.queue_key, w.is_woken, w.most, w.max_bundles, w.n, x.stream,
            count(*) OVER (PARTITION BY w.n) > 1 AS is_merged,
            CASE WHEN count(*) OVER (PARTITION BY w.n) = 1 THEN w.most
                 ELSE least(w.most, greatest(16, 2 * w.most / count(*) OVER (PARTITION BY w.n))) END AS per_stream
-    FROM (SELECT w.queue_key, least(w.most, $3::bigint) AS most, w.is_woken, w.n
-          FROM unnest($6::text[], $7::bigint[], $8::boolean[]) WITH ORDINALITY AS w (queue_key, most, is_woken, n)) AS w
+    FROM (SELECT w.queue_key, least(w.most, $3::bigint) AS most, w.is_woken, w.max_bundles, w.n
+          FROM unnest($6::text[], $7::bigint[], $8::boolean[], $19::bigint[])
+               WITH ORDINALITY AS w (queue_key, most, is_woken, max_bundles, n)) AS w
     CROSS JOIN LATERAL (SELECT x.stream FROM unnest($14::bigint[], $15::text[]) AS x (n, stream) WHERE x.n = w.n) AS x
 ), found AS MATERIALIZED (
-    SELECT w.n, w.most, w.is_merged, w.per_stream, w.stream, q.*
+    SELECT w.n, w.most, w.max_bundles, w.is_merged, w.per_stream, w.stream, q.*,
+           get_byte(uuid_send(q.key), 8) >= 192 AND get_byte(uuid_send(q.key), 10) >= 128 AS is_bundle
     FROM scans AS w
     CROSS JOIN LATERAL (
         SELECT e.key, e.ctid AS place, octet_length(e.input) AS bytes, r.ready, r.priority, r.seq
@@ -92,20 +95,21 @@ WITH due AS MATERIALIZED (
     GROUP BY c.n
 ), queued AS MATERIALIZED (
     SELECT q.*
-    FROM (SELECT f.*, row_number() OVER (PARTITION BY f.n ORDER BY f.priority, f.seq) AS nth
+    FROM (SELECT f.*, row_number() OVER w AS nth, count(*) FILTER (WHERE f.is_bundle) OVER w AS bundles
           FROM found AS f
           LEFT JOIN cut AS c ON c.n = f.n
-          WHERE c.position IS NULL OR ARRAY[f.priority, f.seq] <= c.position) AS q
-    WHERE q.nth <= q.most
+          WHERE c.position IS NULL OR ARRAY[f.priority, f.seq] <= c.position
+          WINDOW w AS (PARTITION BY f.n ORDER BY f.priority, f.seq ROWS UNBOUNDED PRECEDING)) AS q
+    WHERE q.nth <= q.most AND q.bundles <= q.max_bundles
     ORDER BY q.n, q.priority, q.seq
     LIMIT (SELECT $3::bigint - count(*) FROM due)
 ), candidates AS (
     SELECT key, place, bytes, timer, NULL::tid AS ready, NULL::bigint AS seq, true AS has_begun,
-           row_number() OVER (ORDER BY due_at, key) AS n
+           row_number() OVER (ORDER BY due_at, key) AS n, false AS is_bundle
     FROM due
   UNION ALL
     SELECT key, place, bytes, NULL::tid, ready, seq, seq < 0,
-           (SELECT count(*) FROM due) + row_number() OVER (ORDER BY n, priority, seq)
+           (SELECT count(*) FROM due) + row_number() OVER (ORDER BY n, priority, seq), is_bundle
     FROM queued
 ), sized AS (
     SELECT c.*, k.is_any, i.item_count, sum(c.bytes + k.bytes + coalesce(i.bytes, 0)) OVER (ORDER BY c.n) AS total
@@ -125,7 +129,7 @@ WITH due AS MATERIALIZED (
                            ('x' || encode(substring(uuid_send(c.key) FROM 11 FOR 4), 'hex'))::bit(32)::bigint - 2147483648
                                AS last_item
                     FROM bundles AS b
-                    WHERE b.key = c.key AND get_byte(uuid_send(c.key), 10) >= 128 OFFSET 0) AS b
+                    WHERE b.key = c.key OFFSET 0) AS b
               OFFSET 0) AS b
         CROSS JOIN LATERAL (SELECT encode(overlay(b.key PLACING substring(int8send(b.first_item) FROM 5) FROM 11), 'hex')::uuid
                                        AS first_key,
@@ -142,7 +146,7 @@ WITH due AS MATERIALIZED (
                   SELECT a.failure FROM attempts AS a
                   WHERE c.has_begun AND a.execution >= u.first_key AND a.execution <= u.last_key) AS r (value)
         ) AS r
-        WHERE get_byte(uuid_send(c.key), 8) >= 192
+        WHERE c.is_bundle
         OFFSET 0
     ) AS i ON true
 ), chosen AS MATERIALIZED (

@@ -3,20 +3,19 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use stepfast_core::key::{Key, MAX_BATCH_ITEMS};
 use stepfast_core::payload::Payload;
 use stepfast_core::queue::Queue;
 use stepfast_core::queue::rate::Rate;
 use stepfast_core::store::{
-    Attempt, BatchItems, BundleRecord, BundledItems, CLAIMED_ITEM_BYTES, Checkpoint, Claim, Detail,
-    EndedItems, ExecutionId, Filter, Heartbeat, ItemOutcome, Outcome, Pack, Record, RequestKind,
-    RequestResult, Start, State, Status, StoreError, Write, decode_pack,
+    Attempt, BatchItems, BundleRecord, BundledItems, Checkpoint, Detail, EndedItems, ExecutionId, Filter,
+    Heartbeat, ItemOutcome, Outcome, Pack, Record, RequestKind, RequestResult, Start, State, Status,
+    StoreError, Write, decode_pack,
 };
 
 use super::queue::declare_queue;
 use crate::fixtures::builders::{
-    at, attempt, bundle, bundle_start, cancel, checkpoint, child_of, closed_batch, completed, ended, enqueue,
+    at, attempt, bundle, bundle_start, cancel, checkpoint, child_of, closed_batch, completed, ended,
     new_pack, open_batch, pack, parked, payload, placement, promoted_item, queued, resume, running, sleeping,
     start_queued, transition, write,
 };
@@ -30,11 +29,6 @@ super::cases![
     unheld_bundle_has_its_items,
     bundle_loads_in_both_details,
     request_to_a_bundle_is_claimed_with_it,
-    claim_takes_bundles_up_to_its_bytes,
-    packs_count_towards_the_bytes_of_a_claim,
-    bundles_are_claimed_by_priority_and_key,
-    bundles_enter_a_full_queue,
-    concurrency_limit_counts_bundles,
     pack_is_recorded_once,
     large_pack_loads_unchanged,
     bundles_are_listed_by_page,
@@ -254,105 +248,6 @@ async fn request_to_a_bundle_is_claimed_with_it(fixture: &dyn StoreFixture) {
     assert_eq!((record.execution.key, &record.requests), (filled.key, &vec![RequestKind::Cancel]));
     filled.assert_details_of(&record);
     assert_eq!(worker.heartbeat().await.requests, [(filled.key, RequestKind::Cancel)]);
-}
-
-async fn claim_takes_bundles_up_to_its_bytes(fixture: &dyn StoreFixture) {
-    let mut worker = Worker::register(&fixture.store()).await;
-    let batch = Key::mint_batch(0);
-    let bundles = (0..8).map(|n| bundle(batch, n * 100, 100));
-    worker.apply([open_batch(batch)].into_iter().chain(bundles).collect()).await;
-    let mut total = 0;
-    while total < 8 {
-        let claim = Claim { max_bytes: 250 * CLAIMED_ITEM_BYTES, ..worker.new_claim(10) };
-        let count = worker.try_claim(&claim).await.unwrap().len();
-        // a store may find the size of the last one only after it has taken it
-        assert!((2..=3).contains(&count), "{count} claimed");
-        total += count;
-    }
-}
-
-async fn packs_count_towards_the_bytes_of_a_claim(fixture: &dyn StoreFixture) {
-    let mut worker = Worker::register(&fixture.store()).await;
-    let batch = Key::mint_batch(0);
-    let large = Payload::from_bytes(Bytes::from(vec![1; 50_000]));
-    let bundles = (0..6).map(|n| write(bundle_start(batch, n, 1, running())));
-    worker.apply([open_batch(batch)].into_iter().chain(bundles).collect()).await;
-    for index in 0..6 {
-        let outcomes = vec![ItemOutcome { index, status: Status::Completed, outcome: large.clone() }];
-        let bundle = batch.bundle(index);
-        worker.apply(vec![Write::Pack(Pack { bundle, outcomes }), transition(bundle, queued())]).await;
-    }
-    let mut total = 0;
-    while total < 6 {
-        let claim = Claim { max_bytes: 120_000, ..worker.new_claim(10) };
-        let count = worker.try_claim(&claim).await.unwrap().len();
-        assert!((2..=3).contains(&count), "{count} claimed");
-        total += count;
-    }
-}
-
-async fn bundles_are_claimed_by_priority_and_key(fixture: &dyn StoreFixture) {
-    let mut worker = Worker::register(&fixture.store()).await;
-    let (urgent, usual) = (Key::mint_batch(0), Key::mint_batch(0));
-    let in_queue = |batch: Key, first_item, key, priority| {
-        let placement = placement("a", key, priority);
-        write(Start { placement, ..bundle_start(batch, first_item, 2, queued()) })
-    };
-    let single = Key::mint(0);
-    worker.apply(vec![open_batch(urgent), open_batch(usual)]).await;
-    for write in [
-        in_queue(usual, 0, "k", 0),
-        in_queue(usual, 2, "k", 0),
-        enqueue(single, "a", "k", 0),
-        in_queue(urgent, 0, "k", -1),
-        in_queue(urgent, 2, "k", 1),
-    ] {
-        worker.apply(vec![write]).await;
-    }
-    let expected = [urgent.bundle(1), usual.bundle(1), usual.bundle(3), single, urgent.bundle(3)];
-    assert_eq!(worker.claim_keys(3).await, expected[..3]);
-    // a bundle that has begun comes before other executions of its priority
-    worker
-        .apply(vec![crate::fixtures::builders::queue_transition(usual.bundle(3), "a", "k", queued())])
-        .await;
-    assert_eq!(worker.claim_keys(10).await, expected[2..]);
-    // keys share claims, however many bundles of one key wait
-    let (x, y) = (Key::mint_batch(0), Key::mint_batch(0));
-    let of_x = (0..10).map(|n| in_queue(x, n * 2, "x", 0));
-    worker.apply([open_batch(x), open_batch(y)].into_iter().chain(of_x).collect()).await;
-    worker.apply((0..2).map(|n| in_queue(y, n * 2, "y", 0)).collect()).await;
-    let claimed = worker.claim_keys(4).await;
-    let of_batch = |batch| claimed.iter().filter(|key| key.batch() == Some(batch)).count();
-    assert_eq!((of_batch(x), of_batch(y)), (2, 2));
-}
-
-async fn bundles_enter_a_full_queue(fixture: &dyn StoreFixture) {
-    let mut worker = Worker::register(&fixture.store()).await;
-    declare_queue(fixture, Queue::new("a").max_depth(1)).await;
-    let batch = Key::mint_batch(0);
-    let of_queue = |first_item| {
-        let placement = placement("a", "", 0);
-        write(Start { placement, ..bundle_start(batch, first_item, 2, queued()) })
-    };
-    worker.apply(vec![open_batch(batch), of_queue(0), of_queue(2)]).await;
-    worker.apply(vec![of_queue(4)]).await;
-    assert_eq!(worker.commit_one(enqueue(Key::mint(0), "a", "", 0)).await, Outcome::Full);
-    assert_eq!(worker.claim(10).await.len(), 3);
-}
-
-async fn concurrency_limit_counts_bundles(fixture: &dyn StoreFixture) {
-    let mut worker = Worker::register(&fixture.store()).await;
-    declare_queue(fixture, Queue::new("a").concurrency(2)).await;
-    let batch = Key::mint_batch(0);
-    let of_queue = |n: u32| {
-        let placement = placement("a", "", 0);
-        write(Start { placement, ..bundle_start(batch, n * 2, 2, queued()) })
-    };
-    worker.apply([open_batch(batch)].into_iter().chain((0..3).map(of_queue)).collect()).await;
-    assert_eq!(worker.claim_keys(10).await, [batch.bundle(1), batch.bundle(3)]);
-    assert!(worker.claim(10).await.is_empty());
-    super::queue::complete(&mut worker, batch.bundle(1), "a", "").await;
-    assert_eq!(worker.claim_keys(10).await, [batch.bundle(5)]);
 }
 
 async fn pack_is_recorded_once(fixture: &dyn StoreFixture) {

@@ -13,6 +13,7 @@ use ConformanceCase as Case;
 
 mod attributes;
 mod batches;
+mod bundle_claims;
 mod bundles;
 mod checkpoint;
 mod chunk;
@@ -48,6 +49,7 @@ mod workers;
 nouns![
     attributes,
     batches,
+    bundle_claims,
     bundles,
     checkpoint,
     chunk,

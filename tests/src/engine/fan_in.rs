@@ -94,7 +94,7 @@ async fn children_that_end_together_wake_their_parent_in_few_flushes(fixture: &d
 }
 
 async fn children_that_end_one_by_one_suspend_their_parent_rarely(fixture: &dyn StoreFixture) {
-    const CHILDREN: i64 = 400;
+    const CHILDREN: i64 = 150;
     let (begun, ended) = (Count::new(), Count::new());
     let child = {
         let (begun, ended) = (begun.clone(), ended.clone());

@@ -22,6 +22,7 @@ use EngineCase as Case;
 mod attempt;
 mod attributes;
 mod batch;
+mod batch_turns;
 mod budget;
 mod cancel;
 mod cancelled;
@@ -74,6 +75,7 @@ nouns![
     attempt,
     attributes,
     batch,
+    batch_turns,
     budget,
     cancel,
     cancelled,

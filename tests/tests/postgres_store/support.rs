@@ -138,6 +138,8 @@ impl Fixture {
             epoch,
             number,
             limit,
+            max_bundles: usize::MAX,
+            busy_keys: Vec::new(),
             max_bytes: 1 << 20,
             workflows: workflows(),
             app_version: None,

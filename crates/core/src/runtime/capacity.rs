@@ -30,7 +30,7 @@ impl<'e> Reservation<'e> {
         if engine.is_draining() || engine.is_poisoned() {
             return None;
         }
-        let max = engine.options.max_running;
+        let max = engine.max_slots();
         let free = |taken: usize| max.saturating_sub(taken).min(limit);
         let previous =
             engine.capacity.taken_slots.fetch_update(SeqCst, SeqCst, |taken| Some(taken + free(taken)));
@@ -55,6 +55,7 @@ impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         self.engine.capacity.reserved_slots.fetch_sub(self.count, SeqCst);
         self.engine.capacity.taken_slots.fetch_sub(self.count, SeqCst);
+        self.engine.wake_waiting_bundle();
     }
 }
 
@@ -64,17 +65,11 @@ impl EngineInner {
         if self.is_draining() || self.info.is_client {
             return false;
         }
-        self.take_slot_below(self.options.max_running)
-    }
-
-    /// Takes a slot for an item of a bundle. One slot in `claim_share` is left to claims, so that other executions begin
-    /// while the items of bundles fill the engine. Returns false if no other slot is free.
-    pub(crate) fn take_slot_for_item(&self, claim_share: usize) -> bool {
-        self.take_slot_below(self.options.max_running - self.options.max_running / claim_share)
+        self.take_slot_below(self.max_slots())
     }
 
     /// Takes a slot if fewer than `max` are taken.
-    fn take_slot_below(&self, max: usize) -> bool {
+    pub(super) fn take_slot_below(&self, max: usize) -> bool {
         self.capacity
             .taken_slots
             .fetch_update(SeqCst, SeqCst, |taken| (taken < max).then_some(taken + 1))
@@ -83,7 +78,7 @@ impl EngineInner {
 
     /// Notes that an execution was queued. While capacity is exhausted, later starts must not overtake it.
     pub(crate) fn note_queued(&self) {
-        if self.capacity.taken_slots.load(SeqCst) >= self.options.max_running {
+        if self.taken_slots() >= self.max_slots() {
             self.wakeups.is_backlogged.store(true, SeqCst);
         }
     }
@@ -99,11 +94,16 @@ impl EngineInner {
         self.capacity.taken_slots.fetch_add(count, SeqCst);
     }
 
+    /// Returns the number of taken slots.
+    pub(super) fn taken_slots(&self) -> usize {
+        self.capacity.taken_slots.load(SeqCst)
+    }
+
     /// Releases the slot of a run that has concluded. Wakes the claimer if no slot was free, and a drain or a
     /// trial in quarantine that waits for runs to end.
     pub(crate) fn release_slot(&self) {
         let previous = self.capacity.taken_slots.fetch_sub(1, SeqCst);
-        if previous == self.options.max_running {
+        if previous >= self.max_slots() {
             self.wakeups.wake_claimer(true);
         }
         if self.is_draining() {
@@ -113,6 +113,7 @@ impl EngineInner {
             self.wakeups.next_trial_at.store(i64::MIN, SeqCst);
             self.wakeups.wake_claimer(false);
         }
+        self.wake_waiting_bundle();
     }
 
     /// Returns the number of executions that run here.

@@ -16,6 +16,7 @@ use crate::runtime::capacity::Capacity;
 use crate::runtime::completion_watch::CompletionWatch;
 use crate::runtime::deferrals::Deferrals;
 use crate::runtime::definition::Definitions;
+use crate::runtime::item_slots::ItemSlots;
 use crate::runtime::known_queues::KnownQueues;
 use crate::runtime::lease::Lease;
 use crate::runtime::lifecycle::Lifecycle;
@@ -70,6 +71,8 @@ pub(crate) struct EngineInner {
     pub(crate) lease: Lease,
     /// Capacity for claims of executions that hold a thread.
     pub(crate) read_ahead: ReadAhead,
+    /// The bundles of batches that run here.
+    pub(crate) item_slots: ItemSlots,
     pub(crate) wakeups: Wakeups,
     pub(crate) deferrals: Deferrals,
 }
@@ -106,6 +109,7 @@ impl EngineInner {
             lifecycle: Lifecycle::default(),
             store_clock: StoreClock::new(registering_at, registration.now),
             lease: Lease::new(lease, time_since_boot().saturating_sub(registering_at.elapsed())),
+            item_slots: ItemSlots::default(),
             wakeups: Wakeups::new(),
             deferrals: Deferrals::default(),
             read_ahead: ReadAhead::new(options.max_threads),

@@ -88,6 +88,7 @@ impl EngineInner {
     /// Stops taking new executions. Executions that are started from now on wait for another worker.
     pub(crate) fn begin_draining(&self) {
         self.lifecycle.is_draining.store(true, SeqCst);
+        self.wake_waiting_bundles();
     }
 
     pub(crate) fn begin_closing(&self) {

@@ -9,6 +9,7 @@ pub(crate) mod completion_watch;
 pub(crate) mod deferrals;
 pub(crate) mod definition;
 pub(crate) mod inner;
+pub(crate) mod item_slots;
 pub(crate) mod known_queues;
 pub(crate) mod lease;
 pub(crate) mod lifecycle;

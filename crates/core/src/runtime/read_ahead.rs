@@ -55,15 +55,28 @@ impl ReadAhead {
 
     /// Returns how many executions may be claimed now.
     pub(crate) fn capacity(&self) -> usize {
+        self.limit().saturating_sub(self.claimed.load(SeqCst))
+    }
+
+    /// Whether an item of a bundle may begin now. One thread in `share` is left to other executions.
+    pub(crate) fn has_capacity_for_item(&self, share: usize) -> bool {
+        let threads = self.threads - self.threads / share;
+        self.claimed.load(SeqCst) < threads.saturating_add(self.recently_concluded())
+    }
+
+    /// Returns how many executions may be claimed and not concluded at a time.
+    fn limit(&self) -> usize {
+        self.threads.saturating_add(self.recently_concluded().max(self.threads))
+    }
+
+    /// Returns the number of executions that concluded in a recent window.
+    fn recently_concluded(&self) -> usize {
         if self.threads == usize::MAX {
-            return usize::MAX;
+            return 0;
         }
-        let ahead = {
-            let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
-            pace.advance(Instant::now());
-            pace.concluded.max(pace.previous).max(self.threads)
-        };
-        (self.threads + ahead).saturating_sub(self.claimed.load(SeqCst))
+        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        pace.advance(Instant::now());
+        pace.concluded.max(pace.previous)
     }
 
     /// Notes that a claim has left executions behind, or may have. [`note_concluded`](Self::note_concluded)
@@ -110,6 +123,21 @@ mod tests {
         assert!(read_ahead.note_concluded(), "a thread is about to be free");
         assert!(!read_ahead.note_concluded(), "once");
         assert_eq!(ReadAhead::new(None).capacity(), usize::MAX);
+    }
+
+    #[test]
+    fn items_of_bundles_leave_threads_to_others() {
+        let read_ahead = ReadAhead::new(Some(8));
+        for _ in 0..6 {
+            assert!(read_ahead.has_capacity_for_item(4));
+            read_ahead.note_claimed();
+        }
+        assert!(!read_ahead.has_capacity_for_item(4), "two threads are left");
+        read_ahead.note_concluded();
+        read_ahead.note_claimed();
+        assert!(read_ahead.has_capacity_for_item(4), "one more, because one has concluded a moment ago");
+        assert!(ReadAhead::new(None).has_capacity_for_item(4));
+        assert!(ReadAhead::new(Some(1)).has_capacity_for_item(4));
     }
 
     #[test]

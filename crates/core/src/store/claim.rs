@@ -21,6 +21,12 @@ pub struct Claim {
     /// Maximum [size](super::Record::claim_bytes) of all taken executions, in bytes. The claim takes at least one
     /// execution, however large it is, and may exceed the maximum by the last one.
     pub max_bytes: usize,
+    /// Maximum number of bundles of batches to take from each queue key. Other executions of the queue key wait behind a
+    /// bundle that is not taken.
+    pub max_bundles: usize,
+    /// The queues and queue keys with bundles of which the worker has not begun all items. From any other queue key, the
+    /// claim may take one bundle also if `max_bundles` is 0.
+    pub busy_keys: Vec<(Arc<str>, Arc<str>)>,
     /// The workflows that the worker can run. The claim takes only their executions.
     pub workflows: Arc<[Arc<str>]>,
     /// The version of the worker's code. If given, the claim takes only executions that are pinned to this version or
@@ -36,6 +42,12 @@ impl Claim {
     /// Whether the claim takes executions of this queue.
     pub fn serves(&self, queue: &str) -> bool {
         is_served(self.queues.as_deref(), queue)
+    }
+
+    /// Returns the maximum number of bundles to take from this queue key.
+    pub fn max_bundles_of(&self, queue: &str, key: &str) -> usize {
+        let is_busy = || self.busy_keys.iter().any(|(of, busy)| **of == *queue && **busy == *key);
+        if self.max_bundles == 0 && !is_busy() { 1 } else { self.max_bundles }
     }
 
     /// Returns the number of due executions that come before all ready ones: half of the limit. In every other claim the

@@ -38,7 +38,7 @@ pub use items::{
     BatchCounts, BatchItems, BundleRecord, BundledItems, CLAIMED_ITEM_BYTES, EndedItems, ItemOutcome, Pack,
     PackedInputs, decode_pack, unpack_inputs,
 };
-pub(crate) use items::{ItemTemplate, input_of_item};
+pub(crate) use items::{ItemTemplate, bundle_placement, input_of_item, item_placement};
 pub use kept_outcomes::{
     KeptExecution, KeptKey, decode_outcomes, encode_outcomes, outcomes_to_keep, unreadable_outcomes,
 };

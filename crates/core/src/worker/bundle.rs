@@ -18,13 +18,17 @@ use tokio::time::Instant;
 use crate::commit::{DurableFuture, Lsn};
 use crate::failure::{Failure, UNREADABLE};
 use crate::payload::Payload;
+use crate::queue::DEFAULT_QUEUE;
 use crate::runtime::definition::{CodeLocation, Definition};
+use crate::runtime::inner::EngineInner;
+use crate::runtime::item_slots::{BundleShare, QueueKey};
 use crate::runtime::run::bundle::{BundleRun, VirtualItem};
 use crate::runtime::run::replay::Replay;
 use crate::runtime::run::task::RunTask;
 use crate::runtime::run::{Interrupt, NewRun, Run};
 use crate::store::{
-    Attempt, Checkpoint, DeleteChunks, ItemTemplate, Parent, Record, Start, State, Write, unpack_inputs,
+    Attempt, Checkpoint, DeleteChunks, Execution, ItemTemplate, Parent, Record, Start, State, Write,
+    unpack_inputs,
 };
 use crate::sync::Mutex;
 
@@ -35,8 +39,6 @@ const PROMOTING_RECOVERIES: u32 = 2;
 const POLL_TIME: Duration = Duration::from_micros(100);
 /// Number of items that a poll begins between two looks at the clock.
 const ITEMS_PER_CLOCK_READ: usize = 16;
-/// The part of an engine's slots that the items of bundles leave to claims: one in this number.
-const CLAIM_SHARE: usize = 4;
 
 /// The recorded calls of an item.
 #[derive(Default)]
@@ -58,11 +60,12 @@ struct ClaimedItems {
     promoted: Vec<u32>,
     /// Whether all items get a row of their own before any of them begins.
     promotes_all: bool,
+    share: Arc<BundleShare>,
 }
 
 impl ClaimedItems {
     /// Takes the recorded state of the items from the record of a bundle; `None` for any other execution.
-    fn take(record: &mut Record) -> Option<Self> {
+    fn take(engine: &Arc<EngineInner>, record: &mut Record, definition: &Definition) -> Option<Self> {
         let template = ItemTemplate::of(&record.execution)?;
         let last_index = record.execution.key.last_index()?;
         let bundle = record.bundle.take()?;
@@ -82,7 +85,12 @@ impl ClaimedItems {
             finished.sort_unstable();
             finished
         });
+        let unfinished = bundle.item_count as usize
+            - finished.as_ref().map_or(0, Vec::len).min(bundle.item_count as usize);
+        let share =
+            BundleShare::new(engine, queue_key(&record.execution), unfinished, definition.holds_thread());
         Some(Self {
+            share,
             template,
             indexes: first_index..=last_index,
             item_count: bundle.item_count,
@@ -121,6 +129,14 @@ impl ClaimedItems {
     }
 }
 
+/// Returns the queue and the queue key in which a bundle was queued.
+fn queue_key(bundle: &Execution) -> QueueKey {
+    bundle
+        .placement
+        .as_ref()
+        .map_or_else(|| (DEFAULT_QUEUE.into(), "".into()), |it| (it.queue.clone(), it.key.clone()))
+}
+
 /// An item that has not begun here.
 struct PendingItem {
     index: u32,
@@ -138,8 +154,12 @@ pub(super) struct ClaimedBundle {
 
 impl ClaimedBundle {
     /// Takes the items from the record of a bundle; `None` for any other execution. `definition` is that of the items.
-    pub(super) fn take(record: &mut Record, definition: &Arc<Definition>) -> Option<Self> {
-        let items = ClaimedItems::take(record)?;
+    pub(super) fn take(
+        engine: &Arc<EngineInner>,
+        record: &mut Record,
+        definition: &Arc<Definition>,
+    ) -> Option<Self> {
+        let items = ClaimedItems::take(engine, record, definition)?;
         let chunk_deletions =
             if record.execution.recoveries > 0 { items.chunk_deletions() } else { Vec::new() };
         let (items, item_definition) = (Mutex::new(Some(items)), definition.clone());
@@ -181,7 +201,7 @@ impl BundleTask {
         packed_inputs: &Payload,
     ) -> Result<Self, Failure> {
         let promotes_all = items.promotes_all;
-        let bundle = BundleRun::new(&run, items.template.clone());
+        let bundle = BundleRun::new(&run, items.template.clone(), items.share.clone());
         bundle.note_promoted(items.promoted.iter().copied());
         let pending = items.into_pending(packed_inputs)?;
         run.engine.runs.insert_bundle(run.key, &bundle);
@@ -199,34 +219,23 @@ impl BundleTask {
         }
     }
 
-    /// Takes a slot for an item. The items of bundles leave some slots to claims, but one item can always run.
-    fn take_slot(&self) -> bool {
-        let engine = &self.run.engine;
-        if engine.is_draining() {
-            return false;
-        }
-        let has_thread = !self.definition.holds_thread() || engine.read_ahead.capacity() > 0;
-        if has_thread && engine.take_slot_for_item(CLAIM_SHARE) {
-            return true;
-        }
-        let is_first = self.bundle.running() == 0;
-        if is_first {
-            engine.take_slots_unchecked(1);
-        }
-        is_first
-    }
-
     /// Begins pending items until the time of this poll is over or no slot is free. Returns whether the next poll can begin
     /// more.
-    fn begin_items(&mut self) -> bool {
+    fn begin_items(&mut self, waker: &Waker) -> bool {
         let began_at = Instant::now();
         while !self.pending.is_empty() {
             for _ in 0..ITEMS_PER_CLOCK_READ {
-                if self.run.is_pausing() || self.pending.is_empty() || !self.take_slot() {
+                if self.run.is_pausing() || self.run.engine.is_draining() || self.pending.is_empty() {
+                    return false;
+                }
+                if !self.bundle.share.take_slot(waker) {
                     return false;
                 }
                 if let Some(item) = self.pending.pop_front() {
                     self.begin_item(item);
+                }
+                if self.pending.is_empty() {
+                    self.bundle.share.note_all_begun();
                 }
             }
             if began_at.elapsed() > POLL_TIME {
@@ -249,7 +258,7 @@ impl BundleTask {
             NewRun::for_first_run(batch.item(index), self.run.root, self.run.created_at, self.run.generation);
         let new = NewRun {
             parent: Some(Parent { key: batch, is_detached: false }),
-            placement: self.run.placement.clone(),
+            placement: self.bundle.template.placement.clone(),
             item: Some(Box::new(membership)),
             replay,
             attempts,
@@ -260,7 +269,6 @@ impl BundleTask {
         if self.definition.holds_thread() {
             engine.read_ahead.note_claimed();
         }
-        self.bundle.note_begun();
         let mut task = RunTask::begin_executing(run.clone(), &input);
         // the waker is registered again when the task of its own polls the run
         let polled = task.poll_conclusion(&mut TaskContext::from_waker(Waker::noop()), &input);
@@ -299,11 +307,11 @@ impl Future for BundleTask {
         if this.promotes_all {
             this.promote_all();
         }
-        if this.begin_items() {
+        if this.begin_items(cx.waker()) {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let is_idle = this.bundle.running() == 0;
+        let is_idle = this.bundle.share.running_items() == 0;
         if is_idle && this.pending.is_empty() && !this.bundle.has_paused_item() {
             let _ = this.stage_outcomes();
             return Poll::Ready(Payload::encode(&()).map_err(|error| error.to_failure()));

@@ -156,6 +156,8 @@ impl Claimer {
         };
         let claim_guard = engine.wakeups.claim_lock.lock().await;
         let registration = engine.registration();
+        let (max_bundles, busy_keys) =
+            if from_quarantine { (usize::MAX, Vec::new()) } else { engine.claimable_bundles() };
         let claim = Claim {
             worker: registration.worker,
             lane: self.lane,
@@ -163,6 +165,8 @@ impl Claimer {
             number: self.claim_count + 1,
             limit: reservation.count(),
             max_bytes: MAX_CLAIM_BYTES,
+            max_bundles,
+            busy_keys,
             workflows,
             app_version: engine.info.app_version.clone(),
             queues: engine.info.queues.clone(),

@@ -40,7 +40,7 @@ pub(crate) fn launch(engine: &Arc<EngineInner>, mut record: Record, generations:
         return None;
     };
     let mut chunk_deletions = Vec::new();
-    let bundle = ClaimedBundle::take(&mut record, &definition);
+    let bundle = ClaimedBundle::take(engine, &mut record, &definition);
     let is_bundle = bundle.is_some();
     if let Some(bundle) = bundle {
         (definition, chunk_deletions) = (bundle.definition, bundle.chunk_deletions);

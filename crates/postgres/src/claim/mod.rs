@@ -119,7 +119,7 @@ pub(crate) async fn claim(
     }
     let result = match result {
         Ok((reply, is_committed)) => {
-            if is_clean && !is_committed && !tx.scans.is_empty() {
+            if is_clean && !is_committed && !tx.scans.is_empty() && claim.max_bundles > 0 {
                 tx.delete_stale_ready().await.map_err(DbError::into_store_error)?;
             }
             let changes = if is_committed { tx.changes(&reply) } else { Changes::default() };

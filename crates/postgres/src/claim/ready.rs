@@ -207,6 +207,10 @@ impl ClaimTx<'_> {
                 column(queues, |queue| queue.name.to_string()),
                 column(queues, |queue| queue.version),
                 param(due_limit as i64),
+                column(allocations, |allocation| {
+                    i64::try_from(claim.max_bundles_of(&allocation.queue, &allocation.key))
+                        .unwrap_or(i64::MAX)
+                }),
             ],
         };
         let (rows, now) = self.run_claim_query(query, queues, now).await?;

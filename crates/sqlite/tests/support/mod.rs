@@ -105,6 +105,8 @@ impl Worker {
             epoch: self.registration.epoch,
             number: 1,
             limit,
+            max_bundles: usize::MAX,
+            busy_keys: Vec::new(),
             max_bytes: 16 << 20,
             workflows: names(workflows),
             app_version: None,

@@ -20,7 +20,7 @@ use crate::queue::Placement;
 use crate::runtime::run::chunks::{self, ChunkTarget};
 use crate::store::{
     CloseBatch, Detail, ExecutionId, Outcome, PackedInputs, Parent, Start, State, Status, Write,
-    unpack_inputs,
+    bundle_placement, unpack_inputs,
 };
 
 /// Maximum number of items in a bundle.
@@ -359,7 +359,7 @@ impl BatchSubmission<'_> {
             workflow: self.submission.definition.name.clone(),
             fingerprint,
             app_version: engine.info.app_version.clone(),
-            placement: self.placement.clone(),
+            placement: Some(Arc::new(bundle_placement(self.batch, self.placement.as_deref()))),
             dedup_id: None,
             debounce_window: None,
             input,

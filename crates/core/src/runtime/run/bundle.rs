@@ -12,6 +12,7 @@ use super::state::RunState;
 use super::{ChildState, Interrupt, Run};
 use crate::commit::{Lane, Lsn};
 use crate::payload::Payload;
+use crate::runtime::item_slots::BundleShare;
 use crate::store::{ItemOutcome, ItemTemplate, Pack, State, Write};
 use crate::sync::Mutex;
 
@@ -21,6 +22,8 @@ pub(crate) struct BundleRun {
     run: Weak<Run>,
     /// The template of the Starts with which items get rows of their own.
     pub(crate) template: ItemTemplate,
+    /// The part of the engine's slots that the bundle has.
+    pub(crate) share: Arc<BundleShare>,
     state: Mutex<BundleState>,
 }
 
@@ -33,9 +36,7 @@ struct BundleState {
     /// The outcomes that no Pack contains yet, and the budget reserved for them.
     outcomes: Vec<ItemOutcome>,
     reserved: u32,
-    /// Number of virtual items whose run has begun and not ended.
-    running: usize,
-    /// The runs of these items that are blocked, by index.
+    /// The runs of virtual items that are blocked, by index.
     blocked: HashMap<u32, Weak<Run>, foldhash::fast::RandomState>,
     /// Whether an item has left without an outcome, because the bundle is paused.
     has_paused_item: bool,
@@ -56,8 +57,8 @@ pub(crate) struct UnpackedOutcomes {
 
 impl BundleRun {
     /// Creates the shared state of a bundle's items. `run` is the run of the bundle.
-    pub(crate) fn new(run: &Arc<Run>, template: ItemTemplate) -> Arc<Self> {
-        Arc::new(Self { run: Arc::downgrade(run), template, state: Mutex::default() })
+    pub(crate) fn new(run: &Arc<Run>, template: ItemTemplate, share: Arc<BundleShare>) -> Arc<Self> {
+        Arc::new(Self { run: Arc::downgrade(run), template, share, state: Mutex::default() })
     }
 
     /// Locks the state for a Write of a virtual item. Returns `None` if the bundle is closed.
@@ -75,11 +76,6 @@ impl BundleRun {
         }
     }
 
-    /// Notes that the run of an item begins.
-    pub(crate) fn note_begun(&self) {
-        self.state.lock().running += 1;
-    }
-
     /// Keeps the run of an item that is blocked, so that the item can be stopped. A run that is not a virtual item any more
     /// is left alone.
     pub(crate) fn note_blocked(&self, index: u32, run: &Arc<Run>) {
@@ -93,11 +89,6 @@ impl BundleRun {
         }
         drop(run_state);
         run.interrupt(Interrupt::Disowned);
-    }
-
-    /// Returns the number of virtual items that run.
-    pub(crate) fn running(&self) -> usize {
-        self.state.lock().running
     }
 
     /// Whether an item has left without an outcome, because the bundle was paused.
@@ -138,9 +129,9 @@ impl BundleRun {
 
     /// Notes that an item is no virtual item of the bundle any more. The bundle's task is woken for the next item.
     fn note_left(&self, mut state: MutexGuard<'_, BundleState>, index: u32) {
-        state.running = state.running.saturating_sub(1);
         state.blocked.remove(&index);
         drop(state);
+        self.share.note_item_left();
         if let Some(run) = self.run.upgrade() {
             run.wake_task();
         }

@@ -6,7 +6,7 @@ use crate::name_checks::split_item_id;
 use crate::payload::Payload;
 use crate::store::{
     Detail, Execution, ExecutionId, ItemOutcome, Parent, Record, Store, StoreError, input_of_item,
-    unpack_inputs,
+    item_placement, unpack_inputs,
 };
 
 /// Returns the record of the execution with this workflow_id, which may be the text of its key. The record of an item
@@ -89,6 +89,7 @@ pub(crate) fn virtual_item(bundle: &Execution, item: Key, end: Option<ItemOutcom
         status,
         input: Payload::empty(),
         outcome,
+        placement: item_placement(bundle),
         ..bundle.clone()
     }
 }

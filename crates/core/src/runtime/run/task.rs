@@ -466,13 +466,13 @@ impl RunTask {
         self.run.engine.runs.remove(&self.run);
         // a parent that was notified of the end keeps that state
         self.notify_parent(ChildState::Remote);
-        self.run.engine.release_slot();
         if self.run.is_replayed
             && self.run.definition.holds_thread()
             && self.run.engine.read_ahead.note_concluded()
         {
             self.run.engine.wakeups.wake_claimer(true);
         }
+        self.run.engine.release_slot();
         self.run.conclude(conclusion.clone());
         self.stage = TaskStage::Concluded(conclusion);
     }

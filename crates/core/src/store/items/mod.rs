@@ -16,7 +16,7 @@ pub use counts::{BatchCounts, BatchItems, BundledItems, EndedItems};
 pub(crate) use inputs::input_of_item;
 pub use inputs::{PackedInputs, unpack_inputs};
 pub use pack::{ItemOutcome, Pack, decode_pack};
-pub(crate) use template::ItemTemplate;
+pub(crate) use template::{ItemTemplate, bundle_placement, item_placement};
 
 /// The memory that an item of a claimed bundle takes beside its input, in bytes.
 pub const CLAIMED_ITEM_BYTES: usize = 1_000;

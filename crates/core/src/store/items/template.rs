@@ -6,8 +6,28 @@ use crate::attributes::Attributes;
 use crate::clock::Timestamp;
 use crate::key::Key;
 use crate::payload::Payload;
-use crate::queue::Placement;
+use crate::queue::{DEFAULT_QUEUE, Placement};
 use crate::store::{Execution, Parent, Start, State};
+
+/// Returns the placement of the bundles of a batch with this placement. Bundles without a queue key have the key of their
+/// batch as the queue key. So each batch has its turns, and no other execution waits behind all bundles of a batch.
+pub(crate) fn bundle_placement(batch: Key, placement: Option<&Placement>) -> Placement {
+    let (queue, priority) =
+        placement.map_or_else(|| (DEFAULT_QUEUE.into(), 0), |it| (it.queue.clone(), it.priority));
+    let key = placement.map(|it| it.key.clone()).filter(|key| !key.is_empty());
+    Placement { queue, key: key.unwrap_or_else(|| batch.to_string().into()), priority }
+}
+
+/// Returns the placement of the items of a bundle: that of their batch.
+pub(crate) fn item_placement(bundle: &Execution) -> Option<Arc<Placement>> {
+    let placement = bundle.placement.as_ref()?;
+    let is_own_key = bundle.key.batch().is_some_and(|batch| batch.to_string() == *placement.key);
+    if !is_own_key {
+        return Some(placement.clone());
+    }
+    let is_default = *placement.queue == *DEFAULT_QUEUE && placement.priority == 0;
+    (!is_default).then(|| Arc::new(Placement { key: "".into(), ..Placement::clone(placement) }))
+}
 
 /// The values of a bundle that an item with a row of its own takes over.
 #[derive(Clone, Debug)]
@@ -16,7 +36,7 @@ pub(crate) struct ItemTemplate {
     root: Key,
     workflow: Arc<str>,
     app_version: Option<Arc<str>>,
-    placement: Option<Arc<Placement>>,
+    pub(crate) placement: Option<Arc<Placement>>,
     created_at: Timestamp,
 }
 
@@ -28,7 +48,7 @@ impl ItemTemplate {
             root: bundle.root,
             workflow: bundle.workflow.clone(),
             app_version: bundle.app_version.clone(),
-            placement: bundle.placement.clone(),
+            placement: item_placement(bundle),
             created_at: bundle.created_at,
         })
     }
