@@ -6,6 +6,7 @@ use futures_util::stream;
 use super::BatchHandle;
 use crate::commit::{FoldTarget, Staged};
 use crate::error::Error;
+use crate::key::Key;
 use crate::runtime::inner::EngineInner;
 use crate::runtime::run::chunks;
 use crate::store::{
@@ -50,8 +51,8 @@ impl<O> BatchHandle<O> {
             let failed = self.engine().store.list(&filter).await?.executions;
             let Some(last) = failed.last() else { return Ok(resumed) };
             filter.after = Some(last.key);
-            let requests =
-                failed.iter().map(|item| self.engine().request_by_key(item.key, RequestKind::Resume));
+            let keys: Vec<Key> = failed.iter().map(|item| item.key).collect();
+            let requests = keys.into_iter().map(|key| self.engine().request_by_key(key, RequestKind::Resume));
             let mut requests = stream::iter(requests).buffer_unordered(ITEMS_IN_FLIGHT);
             while let Some(result) = requests.next().await {
                 resumed += u64::from(result?.is_some());
