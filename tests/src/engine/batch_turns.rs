@@ -21,13 +21,13 @@ super::cases![
 /// Slots of an engine: the items of batches may take three quarters of them.
 const SLOTS: usize = 8;
 /// Items in a batch that is too large for an engine.
-const MANY: u32 = 5_000;
+const LARGE_BATCH_ITEMS: u32 = 5_000;
 
 /// The items of a batch, which begin and then wait until the test lets one after the other end.
 #[derive(Clone)]
 struct Gate {
     begun: Count,
-    /// The number of items of the second batch that have begun: their inputs are at least [`MANY`].
+    /// The number of items of the second batch that have begun: their inputs are at least [`LARGE_BATCH_ITEMS`].
     second_begun: Arc<AtomicUsize>,
     permits: Arc<Semaphore>,
 }
@@ -42,7 +42,7 @@ impl Gate {
         Workflow::new("gated", move |_: Context, x: u32| {
             let gate = gate.clone();
             async move {
-                if x >= MANY {
+                if x >= LARGE_BATCH_ITEMS {
                     gate.second_begun.fetch_add(1, SeqCst);
                 }
                 gate.begun.increment();
@@ -73,14 +73,14 @@ fn small(builder: EngineBuilder, gate: &Gate) -> EngineBuilder {
 async fn engines_share_a_batch(fixture: &dyn StoreFixture) {
     let gates = [Gate::new(), Gate::new()];
     let first = open_small(fixture, &gates[0]).await;
-    let batch = first.submit_batch(&gates[0].workflow(), 0..MANY).await.unwrap();
+    let batch = first.submit_batch(&gates[0].workflow(), 0..LARGE_BATCH_ITEMS).await.unwrap();
     gates[0].begun.wait_for(SLOTS * 3 / 4).await;
     let (second, _) = open_second_engine(fixture, |b| small(b, &gates[1])).await;
     gates[1].begun.wait_for(SLOTS * 3 / 4).await;
     gates.iter().for_each(Gate::open);
-    assert_eq!(batch.wait().await.unwrap().ended.completed, u64::from(MANY));
+    assert_eq!(batch.wait().await.unwrap().ended.completed, u64::from(LARGE_BATCH_ITEMS));
     let begun = gates.each_ref().map(|gate| gate.begun.get());
-    assert_eq!(begun.iter().sum::<usize>(), MANY as usize, "each item began once: {begun:?}");
+    assert_eq!(begun.iter().sum::<usize>(), LARGE_BATCH_ITEMS as usize, "each item began once: {begun:?}");
     shut_down(first).await;
     shut_down(second).await;
 }
@@ -88,8 +88,8 @@ async fn engines_share_a_batch(fixture: &dyn StoreFixture) {
 async fn other_executions_begin_beside_a_batch(fixture: &dyn StoreFixture) {
     let gate = Gate::new();
     let engine = open_small(fixture, &gate).await;
-    let batch = engine.submit_batch(&gate.workflow(), 0..MANY).await.unwrap();
-    let in_queue = engine.submit_batch(&gate.workflow(), 0..MANY).queue("shop").await.unwrap();
+    let batch = engine.submit_batch(&gate.workflow(), 0..LARGE_BATCH_ITEMS).await.unwrap();
+    let in_queue = engine.submit_batch(&gate.workflow(), 0..LARGE_BATCH_ITEMS).queue("shop").await.unwrap();
     gate.begun.wait_for(SLOTS * 3 / 4).await;
     for x in 0..10 {
         assert_eq!(engine.start(&noop(), x).await.unwrap().result().await.unwrap(), x);
@@ -98,7 +98,7 @@ async fn other_executions_begin_beside_a_batch(fixture: &dyn StoreFixture) {
     assert!(gate.begun.get() <= SLOTS, "no item has ended");
     gate.open();
     for batch in [batch, in_queue] {
-        assert_eq!(batch.wait().await.unwrap().ended.completed, u64::from(MANY));
+        assert_eq!(batch.wait().await.unwrap().ended.completed, u64::from(LARGE_BATCH_ITEMS));
     }
     shut_down(engine).await;
 }
@@ -116,9 +116,9 @@ async fn check_turns(fixture: &dyn StoreFixture, keys: Option<[&str; 2]>) {
             None => batch,
         }
     };
-    let large = submit(0..MANY, 0).await.unwrap();
+    let large = submit(0..LARGE_BATCH_ITEMS, 0).await.unwrap();
     gate.begun.wait_for(SLOTS * 3 / 4).await;
-    let small = submit(MANY..MANY + 10, 1).await.unwrap();
+    let small = submit(LARGE_BATCH_ITEMS..LARGE_BATCH_ITEMS + 10, 1).await.unwrap();
     // from the beginning of its first item, each second item to begin belongs to the second batch
     let (mut ended, mut ended_since) = (0, 0);
     while ended_since < 25 {
@@ -130,7 +130,7 @@ async fn check_turns(fixture: &dyn StoreFixture, keys: Option<[&str; 2]>) {
     assert_eq!(gate.second_begun.load(SeqCst), 10, "of the items of the second batch");
     gate.open();
     assert_eq!(small.wait().await.unwrap().ended.completed, 10);
-    assert_eq!(large.wait().await.unwrap().ended.completed, u64::from(MANY));
+    assert_eq!(large.wait().await.unwrap().ended.completed, u64::from(LARGE_BATCH_ITEMS));
     shut_down(engine).await;
 }
 
@@ -147,7 +147,7 @@ async fn batches_of_one_queue_key_take_turns_in_order(fixture: &dyn StoreFixture
         |inputs: std::ops::Range<u32>| engine.submit_batch(&workflow, inputs).queue("shop").key("ann");
     let large = submit(0..1_500).await.unwrap();
     gate.begun.wait_for(SLOTS * 3 / 4).await;
-    let small = submit(MANY..MANY + 10).await.unwrap();
+    let small = submit(LARGE_BATCH_ITEMS..LARGE_BATCH_ITEMS + 10).await.unwrap();
     gate.permits.add_permits(100);
     gate.begun.wait_for(SLOTS * 3 / 4 + 100).await;
     assert_eq!(gate.second_begun.load(SeqCst), 0, "the first batch of the key comes first");
@@ -160,13 +160,13 @@ async fn batches_of_one_queue_key_take_turns_in_order(fixture: &dyn StoreFixture
 async fn claimed_items_are_bounded(fixture: &dyn StoreFixture) {
     let gate = Gate::new();
     let engine = open_small(fixture, &gate).await;
-    let batch = engine.submit_batch(&gate.workflow(), 0..MANY).await.unwrap();
+    let batch = engine.submit_batch(&gate.workflow(), 0..LARGE_BATCH_ITEMS).await.unwrap();
     gate.begun.wait_for(SLOTS * 3 / 4).await;
     // an execution that is claimed later shows that the engine has claimed what it claims
     engine.start(&noop(), 1).await.unwrap().result().await.unwrap();
     let counts = batch.counts().await.unwrap();
     assert!(counts.running <= 1_000, "one bundle is enough for a small engine: {counts:?}");
-    assert_eq!(counts.running + counts.queued, u64::from(MANY));
+    assert_eq!(counts.running + counts.queued, u64::from(LARGE_BATCH_ITEMS));
     gate.open();
     batch.wait().await.unwrap();
     shut_down(engine).await;

@@ -12,7 +12,7 @@ use super::state::RunState;
 use super::{ChildState, Interrupt, Run};
 use crate::commit::{Lane, Lsn};
 use crate::payload::Payload;
-use crate::runtime::item_slots::BundleShare;
+use crate::runtime::capacity::item_slots::BundleShare;
 use crate::store::{ItemOutcome, ItemTemplate, Pack, State, Write};
 use crate::sync::Mutex;
 

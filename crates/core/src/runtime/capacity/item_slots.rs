@@ -7,7 +7,7 @@ use std::task::Waker;
 
 use futures_util::task::AtomicWaker;
 
-use super::inner::EngineInner;
+use crate::runtime::inner::EngineInner;
 use crate::sync::Mutex;
 
 /// The part of an engine's slots and threads that the items of bundles leave to other executions: one in this number. The

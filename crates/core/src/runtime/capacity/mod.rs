@@ -1,10 +1,13 @@
 //! [`Capacity`]: the slots of an engine for running executions.
 
+pub(crate) mod item_slots;
+pub(crate) mod read_ahead;
+
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use crossbeam_utils::CachePadded;
 
-use super::inner::EngineInner;
+use crate::runtime::inner::EngineInner;
 use crate::store::is_served;
 
 /// The numbers of an engine's slots that are in use.
