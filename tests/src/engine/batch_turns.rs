@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use stepfast_core::queue::Queue;
-use stepfast_core::{Context, Engine, EngineBuilder, Failure, Workflow};
+use stepfast_core::{Client, Context, Engine, EngineBuilder, Failure, Workflow};
 use tokio::sync::Semaphore;
 
-use super::support::{Count, noop, open_engine, open_second_engine, shut_down};
+use super::support::{Count, GRACE, noop, open_engine, open_second_engine, shut_down};
 use crate::StoreFixture;
 
 super::cases![
@@ -95,6 +95,11 @@ async fn other_executions_begin_beside_a_batch(fixture: &dyn StoreFixture) {
         assert_eq!(engine.start(&noop(), x).await.unwrap().result().await.unwrap(), x);
         assert_eq!(engine.start(&noop(), x).queue("shop").await.unwrap().result().await.unwrap(), x);
     }
+    // executions from elsewhere are queued, and do not wait behind the bundles
+    let client = Client::open(fixture.second_store().await).await.unwrap();
+    assert_eq!(client.start(&noop(), 10).await.unwrap().result().await.unwrap(), 10);
+    assert_eq!(client.start(&noop(), 11).queue("shop").await.unwrap().result().await.unwrap(), 11);
+    client.shutdown(GRACE).await.unwrap();
     assert!(gate.begun.get() <= SLOTS, "no item has ended");
     gate.open();
     for batch in [batch, in_queue] {
@@ -123,6 +128,7 @@ async fn check_turns(fixture: &dyn StoreFixture, keys: Option<[&str; 2]>) {
     let (mut ended, mut ended_since) = (0, 0);
     while ended_since < 25 {
         ended += 1;
+        assert!(ended < LARGE_BATCH_ITEMS as usize / 2, "the second batch does not begin");
         ended_since += usize::from(gate.second_begun.load(SeqCst) > 0);
         gate.permits.add_permits(1);
         gate.begun.wait_for(SLOTS * 3 / 4 + ended).await;
