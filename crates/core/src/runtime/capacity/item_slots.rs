@@ -37,7 +37,7 @@ pub(crate) struct ItemSlots {
     keys: Mutex<HashMap<QueueKey, usize>>,
     /// The bundles that wait for a slot, in the order of their turns.
     waiting: Mutex<VecDeque<Weak<BundleShare>>>,
-    /// The number of bundles in `waiting`.
+    /// The number of bundles in `waiting`, and of those that have their turn.
     waiting_count: AtomicUsize,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct BundleShare {
 }
 
 impl ItemSlots {
-    /// Whether a bundle waits for a slot.
+    /// Whether a bundle waits for a slot, or has its turn.
     fn has_waiting(&self) -> bool {
         self.waiting_count.load(SeqCst) > 0
     }
@@ -123,19 +123,20 @@ impl EngineInner {
         while self.item_slots.has_waiting() {
             let next = self.item_slots.waiting.lock().pop_front();
             let Some(next) = next else { return };
-            self.item_slots.waiting_count.fetch_sub(1, SeqCst);
-            if let Some(share) = next.upgrade() {
-                share.has_turn.store(true, SeqCst);
-                share.is_waiting.store(false, SeqCst);
-                share.waker.wake();
-                return;
-            }
+            let Some(share) = next.upgrade() else {
+                self.item_slots.waiting_count.fetch_sub(1, SeqCst);
+                continue;
+            };
+            share.has_turn.store(true, SeqCst);
+            share.is_waiting.store(false, SeqCst);
+            share.waker.wake();
+            return;
         }
     }
 
     /// Wakes all bundles that wait for a slot: the engine takes no new executions.
     pub(crate) fn wake_waiting_bundles(&self) {
-        while self.item_slots.has_waiting() {
+        for _ in 0..self.item_slots.waiting_count.load(SeqCst) {
             self.wake_waiting_bundle();
         }
     }
@@ -192,31 +193,52 @@ impl BundleShare {
         }
     }
 
-    /// Takes a slot for the next item, which then runs, if one is free and no other bundle waits. Otherwise the bundle gets in line, and
-    /// `waker` is woken at its turn.
-    pub(crate) fn take_slot(self: &Arc<Self>, waker: &Waker) -> bool {
-        let slots = &self.engine.item_slots;
+    /// Ends the bundle's turn. Returns false if the bundle does not have its turn.
+    fn end_turn(&self) -> bool {
+        let has_turn = self.has_turn.swap(false, SeqCst);
+        self.engine.item_slots.waiting_count.fetch_sub(usize::from(has_turn), SeqCst);
+        has_turn
+    }
+
+    /// Takes a slot for the next item, which then runs, if one is free and no other bundle waits. Otherwise the bundle gets
+    /// in line, and `waker` is woken at its turn. After its turn, a bundle with further items gets in line again.
+    pub(crate) fn take_slot(self: &Arc<Self>, has_more: bool, waker: &Waker) -> bool {
         if self.is_waiting.load(SeqCst) {
             return false;
         }
-        let has_turn = self.has_turn.swap(false, SeqCst);
-        if (has_turn || !slots.has_waiting())
+        let slots = &self.engine.item_slots;
+        let has_turn = self.end_turn();
+        let is_taken = (has_turn || !slots.has_waiting())
             && self.engine.has_item_slot(self.needs_threads)
-            && self.engine.take_slot_below(self.engine.item_limit())
-        {
+            && self.engine.take_slot_below(self.engine.item_limit());
+        if is_taken {
             slots.running_items.fetch_add(1, SeqCst);
             self.running_items.fetch_add(1, SeqCst);
-            return true;
         }
+        if !is_taken || (has_turn && has_more) {
+            self.get_in_line(has_turn && !is_taken, waker);
+        }
+        is_taken
+    }
+
+    /// Puts the bundle behind the bundles that wait, or before them if it could not use its turn: a claim may have reserved
+    /// the slot.
+    fn get_in_line(self: &Arc<Self>, is_first: bool, waker: &Waker) {
+        let slots = &self.engine.item_slots;
         self.waker.register(waker);
         self.is_waiting.store(true, SeqCst);
-        slots.waiting.lock().push_back(Arc::downgrade(self));
         slots.waiting_count.fetch_add(1, SeqCst);
+        let mut waiting = slots.waiting.lock();
+        if is_first {
+            waiting.push_front(Arc::downgrade(self));
+        } else {
+            waiting.push_back(Arc::downgrade(self));
+        }
+        drop(waiting);
         // a slot that became free in the meantime has woken nothing
         if self.engine.has_item_slot(self.needs_threads) || self.engine.is_draining() {
             self.engine.wake_waiting_bundle();
         }
-        false
     }
 }
 
@@ -227,7 +249,7 @@ impl Drop for BundleShare {
         slots.bundles.fetch_sub(1, SeqCst);
         slots.running_items.fetch_sub(*self.running_items.get_mut(), SeqCst);
         self.engine.note_items_left(*self.claimed_items.get_mut());
-        if *self.has_turn.get_mut() {
+        if self.end_turn() {
             self.engine.wake_waiting_bundle();
         }
     }
