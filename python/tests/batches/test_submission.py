@@ -339,7 +339,7 @@ def test_workflow_code_submits_batches_in_steps_only(sqlite_url: str) -> None:
 
 
 def test_generator_of_many_inputs_needs_bounded_memory(sqlite_url: str) -> None:
-    count, text = 300_000, "x" * 300
+    count, text = 700_000, "x" * 300
     with Client(sqlite_url) as client:
         client.submit_batch(describe_in_batch, numbers(10_000))
         tracemalloc.start()
@@ -347,8 +347,8 @@ def test_generator_of_many_inputs_needs_bounded_memory(sqlite_url: str) -> None:
         batch = client.submit_batch(describe_in_batch, ((f"{text}{n}",) for n in range(count)), batch_id="b")
         assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
         tracemalloc.stop()
-        # the inputs have more than 90 MB
-        assert resident_bytes() - resident < 50 * 2**20
+        # the inputs have more than 210 MB; the allocator keeps memory for a while that is free
+        assert resident_bytes() - resident < 100 * 2**20
         assert batch.counts().queued == count
 
 

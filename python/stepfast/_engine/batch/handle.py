@@ -12,7 +12,7 @@ from stepfast._engine.batch.counts import BatchCounts
 from stepfast._engine.batch.item_result import ItemResult
 from stepfast._engine.status import Status
 from stepfast._runtime.branch import PENDING, forbid_in_workflow
-from stepfast._runtime.waiting import wait_for_call
+from stepfast._runtime.waiting import result_timeout, wait_for_call
 from stepfast._validation import bounds
 from stepfast._validation.durations import Duration, to_timeout
 
@@ -89,15 +89,15 @@ class BatchHandle(Generic[R]):
             return BatchCounts(*wait_for_call(call, limit, self))
         deadline = None if limit is None else time.monotonic() + limit
         with new_progress(self.batch_id) as shown:
-            while True:
-                period, is_last = shown.period, False
-                if deadline is not None:
-                    remaining = max(0.0, deadline - time.monotonic())
-                    period, is_last = min(period, remaining), remaining <= period
-                if is_last or call.wait(period) != PENDING:
-                    break
+            period = shown.period if limit is None else min(shown.period, limit)
+            while call.wait(period) == PENDING:
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise result_timeout(self, limit)
                 shown.show_next(lambda: BatchCounts(*wait_for_call(self._native.counts(None))))
-            ended = BatchCounts(*wait_for_call(call, None if deadline is None else period, self))
+                period = shown.period
+                if deadline is not None:
+                    period = max(0.0, min(period, deadline - time.monotonic()))
+            ended = BatchCounts(*wait_for_call(call))
             shown.show(ended, is_last=True)
             return ended
 

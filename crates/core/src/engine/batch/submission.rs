@@ -27,6 +27,8 @@ use crate::store::{
 const MAX_BUNDLE_ITEMS: u32 = 1_000;
 /// Number of bundles whose Starts are staged together. As many others may be under way at the same time.
 const BUNDLES_PER_FLUSH: usize = 32;
+/// Maximum size of the inputs of these bundles, in bytes; the last bundle may exceed it.
+const BYTES_PER_FLUSH: usize = 512 * 1024;
 
 /// The input of an item.
 #[derive(Clone, Debug)]
@@ -72,6 +74,8 @@ struct BatchSubmission<'s> {
 struct PreparedBundle {
     first_item: u32,
     fingerprint: Option<u64>,
+    /// The size of the packed inputs, in bytes.
+    size: usize,
     inputs: Payload,
     given_fingerprints: Vec<(u32, u64)>,
 }
@@ -376,13 +380,14 @@ impl BatchSubmission<'_> {
         let staged =
             Staged { generation, tree: self.batch, write: Write::Start(start), reserved, fate: None };
         self.bundled += u64::from(count);
+        let size = packed.len();
         let inputs = if fingerprint.is_some() { packed } else { Payload::empty() };
         let given_fingerprints = std::mem::take(&mut self.given_fingerprints);
-        let bundle = PreparedBundle { first_item, fingerprint, inputs, given_fingerprints };
+        let bundle = PreparedBundle { first_item, fingerprint, size, inputs, given_fingerprints };
         self.prepared.push((staged, Some(bundle)));
-        if self.prepared.len() >= BUNDLES_PER_FLUSH {
+        if fills_flush(self.prepared.iter().filter_map(|(_, bundle)| bundle.as_ref())) {
             self.stage_prepared()?;
-            while self.in_flight.len() > BUNDLES_PER_FLUSH
+            while fills_flush(self.in_flight.iter().map(|(_, bundle)| bundle).skip(1))
                 && let Some(oldest) = self.in_flight.pop_front()
             {
                 self.confirm(oldest).await?;
@@ -460,6 +465,12 @@ impl BatchSubmission<'_> {
             _ => Err(engine.dropped_write_error()),
         }
     }
+}
+
+/// Whether these bundles are enough for a flush.
+fn fills_flush<'b>(bundles: impl Iterator<Item = &'b PreparedBundle>) -> bool {
+    let (count, size) = bundles.fold((0, 0), |(count, size), bundle| (count + 1, size + bundle.size));
+    count >= BUNDLES_PER_FLUSH || size >= BYTES_PER_FLUSH
 }
 
 /// Returns the error of an input with the index of its item.
