@@ -19,6 +19,16 @@ from stepfast import Client
 EXAMPLES = ROOT / "examples" / "python"
 
 EXPECTED_OUTPUTS = {
+    "batches/backfill": (
+        "199996 completed, 4 failed\n"
+        "no currency for row 0\nno currency for row 50000\n"
+        "no currency for row 100000\nno currency for row 150000\n"
+        "4 retried\n200000 completed\n99900000 cents\n"
+    ),
+    "batches/load_csv": (
+        "4998 of 5000 orders are saved, 14994 EUR\n"
+        "orders.csv, line 2001: 'three' is no amount\norders.csv, line 4001: 'three' is no amount\n"
+    ),
     "children": "['[tea][cup]', '[bread]']\n",
     "crash": (
         "process 1 killed by SIGKILL; steps that it ran: 1 2 3 4 5 6 7 8 9 10 11 \n"
