@@ -35,7 +35,7 @@ GROUPS: Final = {
     "Engines": (
         "python-running",
         "Client Engine Handle AsyncClient AsyncEngine AsyncHandle Execution Status StatusText Record "
-        "Checkpoint Attempt Filter BulkResult WorkerOverview Worker Unclaimable ReplayFilter",
+        "ExecutionOutcome Checkpoint Attempt Filter BulkResult WorkerOverview Worker Unclaimable ReplayFilter",
     ),
     "Queues": ("queues", "Queue QueueInfo Rate"),
     "Batches": ("batches", "BatchHandle AsyncBatchHandle BatchCounts ItemResult BatchOptions"),
