@@ -34,8 +34,9 @@ GROUPS: Final = {
     "Steps in processes": ("python-processes", "ProcessStep BoundProcessStep ProcessDied"),
     "Engines": (
         "python-running",
-        "Client Engine Handle AsyncClient AsyncEngine AsyncHandle Execution Status StatusText Record "
-        "ExecutionOutcome Checkpoint Attempt Filter BulkResult WorkerOverview Worker Unclaimable ReplayFilter",
+        "Client Engine Handle AsyncClient AsyncEngine AsyncHandle Execution ExecutionOutcome Status "
+        "StatusText Record Checkpoint Attempt Filter BulkResult WorkerOverview Worker Unclaimable "
+        "ReplayFilter",
     ),
     "Queues": ("queues", "Queue QueueInfo Rate"),
     "Batches": ("batches", "BatchHandle AsyncBatchHandle BatchCounts ItemResult BatchOptions"),

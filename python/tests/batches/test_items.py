@@ -15,6 +15,7 @@ from watched_process import HANG_TIMEOUT
 from stepfast import (
     AsyncEngine,
     BatchCounts,
+    Client,
     Engine,
     EngineClosed,
     InvalidArgument,
@@ -383,3 +384,30 @@ def test_many_executions_are_found_async(sqlite_url: str) -> None:
             assert [None if it is None else it.output for it in found] == [1, 2, None]
 
     asyncio.run(main())
+
+
+may_end = threading.Event()
+
+
+@workflow
+def waits_for_the_test(n: int) -> int:
+    may_end.wait(HANG_TIMEOUT)
+    return n
+
+
+@workflow
+def returns_at_once(n: int) -> int:
+    return n
+
+
+def test_other_executions_begin_beside_a_batch_that_fills_the_threads(url: str) -> None:
+    may_end.clear()
+    with Engine(url, max_threads=4) as engine, Client(url) as client:
+        try:
+            batch = engine.submit_batch(waits_for_the_test, ((n,) for n in range(3_000)))
+            for n in range(10):
+                assert client.run(returns_at_once, n) == n
+            assert batch.counts().ended == 0
+        finally:
+            may_end.set()
+        assert batch.wait().completed == 3_000

@@ -7,12 +7,10 @@ use std::task::Waker;
 
 use futures_util::task::AtomicWaker;
 
+use super::{RESERVED_SHARE, without_reserved};
 use crate::runtime::inner::EngineInner;
 use crate::sync::Mutex;
 
-/// The part of an engine's slots and threads that the items of bundles leave to other executions: one in this number. The
-/// other executions leave the same part of the slots to items.
-const RESERVED_SHARE: usize = 4;
 /// The number of items that a bundle is assumed to have.
 const ITEMS_PER_BUNDLE: usize = 1_000;
 
@@ -74,7 +72,7 @@ impl EngineInner {
 
     /// Returns the number of slots that the items of bundles may take while other executions run.
     fn item_capacity(&self) -> usize {
-        self.options.max_running - self.options.max_running / RESERVED_SHARE
+        without_reserved(self.options.max_running)
     }
 
     /// Returns the number of taken slots up to which an item may take another one.
@@ -114,7 +112,7 @@ impl EngineInner {
 
     /// Whether an item of a bundle could begin now.
     fn has_item_slot(&self, needs_threads: bool) -> bool {
-        let has_thread = !needs_threads || self.read_ahead.has_capacity_for_item(RESERVED_SHARE);
+        let has_thread = !needs_threads || self.read_ahead.has_capacity_for_item();
         has_thread && self.taken_slots() < self.item_limit()
     }
 
@@ -174,9 +172,17 @@ impl BundleShare {
     /// Notes that an item has ended, or is no virtual item any more.
     pub(crate) fn note_item_left(&self) {
         self.running_items.fetch_sub(1, SeqCst);
+        self.note_threads_left(1);
         self.engine.item_slots.running_items.fetch_sub(1, SeqCst);
         self.claimed_items.fetch_sub(1, SeqCst);
         self.engine.note_items_left(1);
+    }
+
+    /// Notes that items hold no threads any more.
+    fn note_threads_left(&self, items: usize) {
+        if self.needs_threads && items > 0 {
+            self.engine.read_ahead.note_items_left(items);
+        }
     }
 
     /// Notes that all items have begun. Claims may take further bundles of the queue key.
@@ -214,6 +220,9 @@ impl BundleShare {
         if is_taken {
             slots.running_items.fetch_add(1, SeqCst);
             self.running_items.fetch_add(1, SeqCst);
+            if self.needs_threads {
+                self.engine.read_ahead.note_item_begun();
+            }
         }
         if !is_taken || (has_turn && has_more) {
             self.get_in_line(has_turn && !is_taken, waker);
@@ -247,7 +256,9 @@ impl Drop for BundleShare {
         self.note_all_begun();
         let slots = &self.engine.item_slots;
         slots.bundles.fetch_sub(1, SeqCst);
-        slots.running_items.fetch_sub(*self.running_items.get_mut(), SeqCst);
+        let running = self.running_items.load(SeqCst);
+        slots.running_items.fetch_sub(running, SeqCst);
+        self.note_threads_left(running);
         self.engine.note_items_left(*self.claimed_items.get_mut());
         if self.end_turn() {
             self.engine.wake_waiting_bundle();

@@ -10,6 +10,10 @@ use crossbeam_utils::CachePadded;
 use crate::runtime::inner::EngineInner;
 use crate::store::is_served;
 
+/// The part of an engine's slots and threads that the items of bundles leave to other executions: one in this number. The
+/// other executions leave the same part of the slots to items.
+const RESERVED_SHARE: usize = 4;
+
 /// The numbers of an engine's slots that are in use.
 #[derive(Default)]
 pub(super) struct Capacity {
@@ -122,5 +126,21 @@ impl EngineInner {
     /// Returns the number of executions that run here.
     pub(crate) fn running_count(&self) -> usize {
         self.capacity.taken_slots.load(SeqCst).saturating_sub(self.capacity.reserved_slots.load(SeqCst))
+    }
+}
+
+/// Returns the number of slots or threads without those that items leave to other executions: at least one of two.
+fn without_reserved(count: usize) -> usize {
+    count.saturating_sub((count / RESERVED_SHARE).max(1)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_leave_one_of_two_slots() {
+        let items = [1, 2, 3, 4, 5, 8, 10_000].map(without_reserved);
+        assert_eq!(items, [1, 1, 2, 3, 4, 6, 7_500]);
     }
 }

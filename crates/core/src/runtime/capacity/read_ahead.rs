@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::without_reserved;
+
 /// Length of a window in which concluded executions are counted. The worker claims as many executions ahead
 /// as have concluded within one window, and at least as many as it has threads.
 const PACE_WINDOW: Duration = Duration::from_millis(100);
@@ -21,6 +23,9 @@ pub(crate) struct ReadAhead {
     /// Whether a claim has left executions behind because of a lack of capacity.
     is_claim_waiting: AtomicBool,
     pace: Mutex<Pace>,
+    /// Number of items of bundles among the claimed executions, and their own pace.
+    items: AtomicUsize,
+    item_pace: Mutex<Pace>,
 }
 
 /// Numbers of executions that concluded in the current window and in the previous one.
@@ -31,6 +36,10 @@ struct Pace {
 }
 
 impl Pace {
+    fn new() -> Self {
+        Self { window_start: Instant::now(), concluded: 0, previous: 0 }
+    }
+
     fn advance(&mut self, now: Instant) {
         let windows = now.duration_since(self.window_start).as_micros() / PACE_WINDOW.as_micros();
         if windows > 0 {
@@ -49,7 +58,9 @@ impl ReadAhead {
             threads: threads.unwrap_or(usize::MAX),
             claimed: AtomicUsize::new(0),
             is_claim_waiting: AtomicBool::new(false),
-            pace: Mutex::new(Pace { window_start: Instant::now(), concluded: 0, previous: 0 }),
+            pace: Mutex::new(Pace::new()),
+            items: AtomicUsize::new(0),
+            item_pace: Mutex::new(Pace::new()),
         }
     }
 
@@ -58,23 +69,35 @@ impl ReadAhead {
         self.limit().saturating_sub(self.claimed.load(SeqCst))
     }
 
-    /// Whether an item of a bundle may begin now. One thread in `share` is left to other executions.
-    pub(crate) fn has_capacity_for_item(&self, share: usize) -> bool {
-        let threads = self.threads - self.threads / share;
-        self.claimed.load(SeqCst) < threads.saturating_add(self.recently_concluded())
+    /// Whether an item of a bundle may begin now. Some threads are left to other executions.
+    pub(crate) fn has_capacity_for_item(&self) -> bool {
+        let threads = without_reserved(self.threads);
+        self.items.load(SeqCst) < threads.saturating_add(self.recently_concluded(&self.item_pace))
+            && self.capacity() > 0
+    }
+
+    /// Notes that an item of a bundle begins.
+    pub(crate) fn note_item_begun(&self) {
+        self.items.fetch_add(1, SeqCst);
+    }
+
+    /// Notes that items of a bundle have concluded.
+    pub(crate) fn note_items_left(&self, count: usize) {
+        self.items.fetch_sub(count, SeqCst);
+        note_pace(&self.item_pace, count);
     }
 
     /// Returns how many executions may be claimed and not concluded at a time.
     fn limit(&self) -> usize {
-        self.threads.saturating_add(self.recently_concluded().max(self.threads))
+        self.threads.saturating_add(self.recently_concluded(&self.pace).max(self.threads))
     }
 
     /// Returns the number of executions that concluded in a recent window.
-    fn recently_concluded(&self) -> usize {
+    fn recently_concluded(&self, pace: &Mutex<Pace>) -> usize {
         if self.threads == usize::MAX {
             return 0;
         }
-        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pace = pace.lock().unwrap_or_else(PoisonError::into_inner);
         pace.advance(Instant::now());
         pace.concluded.max(pace.previous)
     }
@@ -94,16 +117,18 @@ impl ReadAhead {
     /// now.
     pub(crate) fn note_concluded(&self) -> bool {
         let remaining = self.claimed.fetch_sub(1, SeqCst) - 1;
-        {
-            let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
-            pace.advance(Instant::now());
-            pace.concluded += 1;
-        }
+        note_pace(&self.pace, 1);
         // wake the claimer as soon as threads are about to be free
         remaining <= self.threads
             && self.is_claim_waiting.load(SeqCst)
             && self.is_claim_waiting.swap(false, SeqCst)
     }
+}
+
+fn note_pace(pace: &Mutex<Pace>, concluded: usize) {
+    let mut pace = pace.lock().unwrap_or_else(PoisonError::into_inner);
+    pace.advance(Instant::now());
+    pace.concluded += concluded;
 }
 
 #[cfg(test)]
@@ -129,15 +154,19 @@ mod tests {
     fn items_of_bundles_leave_threads_to_others() {
         let read_ahead = ReadAhead::new(Some(8));
         for _ in 0..6 {
-            assert!(read_ahead.has_capacity_for_item(4));
+            assert!(read_ahead.has_capacity_for_item());
+            read_ahead.note_item_begun();
             read_ahead.note_claimed();
         }
-        assert!(!read_ahead.has_capacity_for_item(4), "two threads are left");
-        read_ahead.note_concluded();
+        assert!(!read_ahead.has_capacity_for_item(), "two threads are left");
         read_ahead.note_claimed();
-        assert!(read_ahead.has_capacity_for_item(4), "one more, because one has concluded a moment ago");
-        assert!(ReadAhead::new(None).has_capacity_for_item(4));
-        assert!(ReadAhead::new(Some(1)).has_capacity_for_item(4));
+        read_ahead.note_concluded();
+        assert!(!read_ahead.has_capacity_for_item(), "another execution has concluded");
+        read_ahead.note_items_left(1);
+        read_ahead.note_item_begun();
+        assert!(read_ahead.has_capacity_for_item(), "one more, because an item has concluded a moment ago");
+        assert!(ReadAhead::new(None).has_capacity_for_item());
+        assert!(ReadAhead::new(Some(1)).has_capacity_for_item());
     }
 
     #[test]
