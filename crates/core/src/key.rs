@@ -155,6 +155,11 @@ impl Key {
         self.number() == Some(BATCH_NUMBER)
     }
 
+    /// Whether this is the key of a bundle.
+    pub fn is_bundle(self) -> bool {
+        self.last_index().is_some()
+    }
+
     /// Returns the index of the last item of this bundle; `None` unless this is the key of a bundle.
     pub fn last_index(self) -> Option<u32> {
         self.number()

@@ -97,7 +97,7 @@ impl Tables {
 
     /// Returns the recorded state of a bundle's items; `None` for other executions.
     pub(super) fn bundle_record(&self, key: Key) -> Option<Box<BundleRecord>> {
-        let item_count = *self.bundles.get(&key).filter(|_| key.last_index().is_some())?;
+        let item_count = *self.bundles.get(&key).filter(|_| key.is_bundle())?;
         let packs = self.packs_of(key).map(|pack| pack.encode().into()).collect();
         let items = self.recorded_keys(key);
         let promoted = self.executions.range(items).filter_map(|(item, _)| item.item_index()).collect();

@@ -101,13 +101,7 @@ impl Tables {
         self.fair_share = fair_share;
         for allocation in allocations {
             // other executions of the key wait behind a bundle that is not taken
-            let mut bundles = claim.max_bundles_of(&allocation.queue, &allocation.key);
-            let is_allowed = |key: &Key| {
-                let is_bundle = key.last_index().is_some();
-                let is_allowed = !is_bundle || bundles > 0;
-                bundles = bundles.saturating_sub(usize::from(is_bundle));
-                is_allowed
-            };
+            let mut bundles = claim.bundle_budget(&allocation.queue, &allocation.key);
             let of_key: Vec<Key> = (self.ready.iter())
                 .filter(|(position, _)| {
                     position.placement.queue == allocation.queue && position.placement.key == allocation.key
@@ -115,7 +109,7 @@ impl Tables {
                 .map(|(_, key)| *key)
                 .filter(|key| can_claim(self, *key))
                 .filter(|key| found.serves(self, &allocation.queue, *key))
-                .take_while(is_allowed)
+                .take_while(|key| bundles.allows(*key))
                 .collect();
             for key in of_key.iter().take(allocation.limit) {
                 let is_start = !self.woken.contains(key);

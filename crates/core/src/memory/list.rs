@@ -30,7 +30,7 @@ fn has_prefix(row: &Execution, prefix: &str) -> bool {
 
 /// Whether a row matches all conditions of a filter, except its position in the list.
 fn matches(row: &Execution, filter: &Filter) -> bool {
-    row.key.last_index().is_none()
+    !row.key.is_bundle()
         && (filter.statuses.is_empty() || filter.statuses.contains(&row.status))
         && filter.workflow.as_ref().is_none_or(|workflow| *workflow == row.workflow)
         && filter.is_parked.is_none_or(|is_parked| is_parked == row.is_parked)

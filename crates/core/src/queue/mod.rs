@@ -61,6 +61,17 @@ pub struct Placement {
     pub priority: i32,
 }
 
+/// A queue and one of its keys.
+pub type QueueKey = (Arc<str>, Arc<str>);
+
+/// Returns the queue and the queue key of a placement. Without a placement, returns those of the default queue.
+pub fn queue_key(placement: Option<&Placement>) -> QueueKey {
+    placement.map_or_else(
+        || (DEFAULT_QUEUE.into(), "".into()),
+        |Placement { queue, key, .. }| (queue.clone(), key.clone()),
+    )
+}
+
 /// A queue's name and limits, as declared in code.
 ///
 /// ```

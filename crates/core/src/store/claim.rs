@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use super::{Record, WorkerId};
 use crate::clock::Timestamp;
+use crate::key::Key;
+use crate::queue::QueueKey;
 
 /// The parameters of a claim, the transaction in which a worker takes executions to run.
 #[derive(Clone, Debug)]
@@ -26,7 +28,7 @@ pub struct Claim {
     pub max_bundles: usize,
     /// The queues and queue keys with bundles of which the worker has not begun all items. From any other queue key, the
     /// claim may take one bundle also if `max_bundles` is 0.
-    pub busy_keys: Vec<(Arc<str>, Arc<str>)>,
+    pub busy_keys: Vec<QueueKey>,
     /// The workflows that the worker can run. The claim takes only their executions.
     pub workflows: Arc<[Arc<str>]>,
     /// The version of the worker's code. If given, the claim takes only executions that are pinned to this version or
@@ -44,16 +46,32 @@ impl Claim {
         is_served(self.queues.as_deref(), queue)
     }
 
-    /// Returns the maximum number of bundles to take from this queue key.
-    pub fn max_bundles_of(&self, queue: &str, key: &str) -> usize {
+    /// Returns the number of bundles that the claim may take from this queue key.
+    pub fn bundle_budget(&self, queue: &str, key: &str) -> BundleBudget {
         let is_busy = || self.busy_keys.iter().any(|(of, busy)| **of == *queue && **busy == *key);
-        if self.max_bundles == 0 && !is_busy() { 1 } else { self.max_bundles }
+        BundleBudget(if self.max_bundles == 0 && !is_busy() { 1 } else { self.max_bundles })
     }
 
     /// Returns the number of due executions that come before all ready ones: half of the limit. In every other claim the
     /// half is rounded up. So neither kind has to wait behind many of the other, even if each claim takes one execution.
     pub fn due_share(&self) -> usize {
         if self.number % 2 == 1 { self.limit.div_ceil(2) } else { self.limit / 2 }
+    }
+}
+
+/// The number of further bundles that a [`Claim`] may take from one queue key.
+#[derive(Clone, Copy, Debug)]
+pub struct BundleBudget(pub usize);
+
+impl BundleBudget {
+    /// Whether the claim may take this execution of the queue key. A bundle is taken off the budget.
+    pub fn allows(&mut self, execution: Key) -> bool {
+        if !execution.is_bundle() {
+            return true;
+        }
+        let is_allowed = self.0 > 0;
+        self.0 = self.0.saturating_sub(1);
+        is_allowed
     }
 }
 

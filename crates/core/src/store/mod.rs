@@ -22,7 +22,7 @@ mod write;
 
 pub use admin::{Finding, MigrationReport};
 pub use assignments::{AssignmentId, Assignments, Tidying, started_keys, starting_keys};
-pub use claim::{Claim, ClaimReply, is_served};
+pub use claim::{BundleBudget, Claim, ClaimReply, is_served};
 pub use error::StoreError;
 pub use execution::{
     Attempt, CLAIMED_ROW_BYTES, Checkpoint, CheckpointKind, Detail, Execution, ExecutionId, Parent,

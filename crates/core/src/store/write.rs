@@ -510,7 +510,7 @@ const ROW_SIZE: usize = 128;
 impl Start {
     /// Whether the execution is a bundle.
     pub fn is_bundle(&self) -> bool {
-        self.key.last_index().is_some()
+        self.key.is_bundle()
     }
 
     /// Whether the execution is an item whose packed failure the new row overrides.

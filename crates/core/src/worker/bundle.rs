@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use crate::commit::{DurableFuture, Lsn};
 use crate::failure::{Failure, UNREADABLE};
 use crate::payload::Payload;
-use crate::queue::DEFAULT_QUEUE;
-use crate::runtime::capacity::item_slots::{BundleShare, QueueKey};
+use crate::queue::queue_key;
+use crate::runtime::capacity::item_slots::BundleShare;
 use crate::runtime::definition::{CodeLocation, Definition};
 use crate::runtime::inner::EngineInner;
 use crate::runtime::run::bundle::{BundleRun, VirtualItem};
@@ -27,8 +27,7 @@ use crate::runtime::run::replay::Replay;
 use crate::runtime::run::task::RunTask;
 use crate::runtime::run::{Interrupt, NewRun, Run};
 use crate::store::{
-    Attempt, Checkpoint, DeleteChunks, Execution, ItemTemplate, Parent, Record, Start, State, Write,
-    unpack_inputs,
+    Attempt, Checkpoint, DeleteChunks, ItemTemplate, Parent, Record, Start, State, Write, unpack_inputs,
 };
 use crate::sync::Mutex;
 
@@ -85,10 +84,9 @@ impl ClaimedItems {
             finished.sort_unstable();
             finished
         });
-        let unfinished = bundle.item_count as usize
-            - finished.as_ref().map_or(0, Vec::len).min(bundle.item_count as usize);
-        let share =
-            BundleShare::new(engine, queue_key(&record.execution), unfinished, definition.holds_thread());
+        let unfinished = (bundle.item_count as usize).saturating_sub(finished.as_ref().map_or(0, Vec::len));
+        let queue_key = queue_key(record.execution.placement.as_deref());
+        let share = BundleShare::new(engine, queue_key, unfinished, definition.holds_thread());
         Some(Self {
             share,
             template,
@@ -127,14 +125,6 @@ impl ClaimedItems {
         };
         unfinished.map(deletion).collect()
     }
-}
-
-/// Returns the queue and the queue key in which a bundle was queued.
-fn queue_key(bundle: &Execution) -> QueueKey {
-    bundle
-        .placement
-        .as_ref()
-        .map_or_else(|| (DEFAULT_QUEUE.into(), "".into()), |it| (it.queue.clone(), it.key.clone()))
 }
 
 /// An item that has not begun here.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepfast_core::clock::Timestamp;
-use stepfast_core::queue::{DEFAULT_QUEUE, Placement};
+use stepfast_core::queue::QueueKey;
 use stepfast_core::store::Stream;
 use stepfast_core::sync::Mutex;
 
@@ -30,17 +30,6 @@ const MAX_PRIORITIES_PER_KEY: usize = 16;
 
 /// The position of a row of `ready` within its queue key: its priority and its `seq`.
 pub(crate) type ReadyPosition = (i32, i64);
-
-/// A queue and one of its keys.
-pub(crate) type QueueKey = (Arc<str>, Arc<str>);
-
-/// Returns the queue and the queue key of a placement. Without a placement, returns those of the default queue.
-pub(super) fn queue_key(placement: Option<&Placement>) -> QueueKey {
-    placement.map_or_else(
-        || (DEFAULT_QUEUE.into(), "".into()),
-        |Placement { queue, key, .. }| (queue.clone(), key.clone()),
-    )
-}
 
 /// The scan cursors of all queues, shared by the claims of a store.
 #[derive(Debug, Default)]

@@ -19,11 +19,11 @@ pub(crate) use transaction::ClaimMemory;
 
 use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
+use stepfast_core::queue::queue_key;
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{AssignmentId, Claim, ClaimReply, Record, StoreError, Stream};
 
 use crate::changes::Changes;
-use crate::claim::cursors::queue_key;
 use crate::claim::quarantine::parse_candidates;
 use crate::claim::transaction::{
     ClaimTx, DueCheck, parse_due_check, parse_queue_states, parse_time, time_query,
@@ -119,6 +119,7 @@ pub(crate) async fn claim(
     }
     let result = match result {
         Ok((reply, is_committed)) => {
+            // a claim without a budget for bundles has left rows that are not stale
             if is_clean && !is_committed && !tx.scans.is_empty() && claim.max_bundles > 0 {
                 tx.delete_stale_ready().await.map_err(DbError::into_store_error)?;
             }

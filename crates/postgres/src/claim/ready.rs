@@ -1,11 +1,12 @@
 //! Claims of ready executions, allocated by fair share among queues and keys.
 
 use stepfast_core::clock::Timestamp;
+use stepfast_core::queue::QueueKey;
 use stepfast_core::queue::fairness::Allocation;
 use stepfast_core::queue::rate::ClaimScope;
 use stepfast_core::store::{ClaimReply, Record, Stream};
 
-use crate::claim::cursors::{QueueKey, ScanPlan, ScanRange};
+use crate::claim::cursors::{ScanPlan, ScanRange};
 use crate::claim::queues::{self, Access, QueueState};
 use crate::claim::transaction::{ClaimTx, parse_queue_states, parse_time, time_query};
 use crate::claim::usage::count_claimed;
@@ -208,8 +209,8 @@ impl ClaimTx<'_> {
                 column(queues, |queue| queue.version),
                 param(due_limit as i64),
                 column(allocations, |allocation| {
-                    i64::try_from(claim.max_bundles_of(&allocation.queue, &allocation.key))
-                        .unwrap_or(i64::MAX)
+                    let bundles = claim.bundle_budget(&allocation.queue, &allocation.key);
+                    i64::try_from(bundles.0).unwrap_or(i64::MAX)
                 }),
             ],
         };

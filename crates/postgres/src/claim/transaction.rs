@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use stepfast_core::clock::{Clock, Timestamp};
-use stepfast_core::queue::DEFAULT_QUEUE;
 use stepfast_core::queue::fairness::FairShare;
+use stepfast_core::queue::{DEFAULT_QUEUE, QueueKey};
 use stepfast_core::store::{Assignments, Claim, ClaimReply, StoreError, Stream};
 use stepfast_core::sync::Mutex;
 
-use crate::claim::cursors::{ClaimCursors, QueueKey, ScanPlan};
+use crate::claim::cursors::{ClaimCursors, ScanPlan};
 use crate::claim::inbox_state::{InboxBatch, InboxState};
 use crate::claim::queues::QueueState;
 use crate::claim::ready::BusyQueue;

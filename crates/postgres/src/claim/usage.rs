@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
-use stepfast_core::queue::Placement;
+use stepfast_core::queue::{Placement, QueueKey, queue_key};
 use stepfast_core::store::Record;
 
-use crate::claim::cursors::{QueueKey, queue_key};
 use crate::claim::queues::{self, QueueState};
 use crate::claim::transaction::ClaimTx;
 use crate::conn::pipeline::{Query, column, param};

@@ -65,8 +65,7 @@ impl Reader {
         let action = "loading executions";
         let is_bare = detail == Detail::Outcome;
         let load = Query { sql: Sql::Load, action, params: vec![param(keys), param(given), param(is_bare)] };
-        let may_be_bundle =
-            |id: &ExecutionId| matches!(id, ExecutionId::Key(key) if key.last_index().is_some());
+        let may_be_bundle = |id: &ExecutionId| matches!(id, ExecutionId::Key(key) if key.is_bundle());
         if is_bare && !ids.iter().any(may_be_bundle) {
             return Ok(order_by_ids(ids, &parse_records(&self.query(load).await?)?));
         }

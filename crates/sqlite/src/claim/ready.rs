@@ -107,7 +107,7 @@ impl ClaimTx<'_, '_> {
             pages.push(ReadyPage { stream, rows, taken: None });
         }
         let mut claimed_count = 0;
-        let mut bundles = self.claim.max_bundles_of(&allocation.queue, &allocation.key);
+        let mut bundles = self.claim.bundle_budget(&allocation.queue, &allocation.key);
         while !self.is_full() {
             let first = pages.iter_mut().filter(|page| !page.rows.is_empty()).min_by_key(|page| page.rows[0]);
             let Some(page) = first else { break };
@@ -116,10 +116,9 @@ impl ClaimTx<'_, '_> {
                 self.reply.has_more |= allocation.is_truncated || state.scope == ClaimScope::Starting;
                 break;
             }
-            if page.rows.front().is_some_and(|(.., id)| id.last_index().is_some()) {
+            if page.rows.front().is_some_and(|(.., id)| !bundles.allows(*id)) {
                 // the worker has enough bundles of this key
-                let Some(left) = bundles.checked_sub(1) else { break };
-                bundles = left;
+                break;
             }
             let Some(position) = page.take_first() else { break };
             if page.rows.is_empty() {

@@ -92,7 +92,7 @@ pub(crate) fn load_bundle(
     execution: &mut Execution,
 ) -> DbResult<Option<Box<BundleRecord>>> {
     let id = execution.key;
-    if id.last_index().is_none() {
+    if !id.is_bundle() {
         return Ok(None);
     }
     let found = sql.get(Sql::BundleItemCount)?.query_row([key_bytes(&id)], |row| Ok(number(row, 0)));

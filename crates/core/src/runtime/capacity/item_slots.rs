@@ -8,14 +8,12 @@ use std::task::Waker;
 use futures_util::task::AtomicWaker;
 
 use super::{RESERVED_SHARE, without_reserved};
+use crate::queue::QueueKey;
 use crate::runtime::inner::EngineInner;
 use crate::sync::Mutex;
 
 /// The number of items that a bundle is assumed to have.
 const ITEMS_PER_BUNDLE: usize = 1_000;
-
-/// A queue, and a key in it.
-pub(crate) type QueueKey = (Arc<str>, Arc<str>);
 
 /// The bundles that an engine runs.
 ///

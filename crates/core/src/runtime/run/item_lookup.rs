@@ -38,7 +38,7 @@ async fn find_row(store: &dyn Store, id: &str, detail: Detail) -> Result<Option<
 
 /// Returns the key with this text; `None` also for the key of a bundle, which is no execution for people.
 pub(crate) fn key_of_text(text: &str) -> Option<Key> {
-    Key::from_text(text).filter(|key| key.last_index().is_none())
+    Key::from_text(text).filter(|key| !key.is_bundle())
 }
 
 async fn load(store: &dyn Store, id: ExecutionId, detail: Detail) -> Result<Option<Record>, StoreError> {

@@ -21,7 +21,9 @@ pub(crate) fn bundle_placement(batch: Key, placement: Option<&Placement>) -> Pla
 /// Returns the placement of the items of a bundle: that of their batch.
 pub(crate) fn item_placement(bundle: &Execution) -> Option<Arc<Placement>> {
     let placement = bundle.placement.as_ref()?;
-    let is_own_key = bundle.key.batch().is_some_and(|batch| batch.to_string() == *placement.key);
+    // a search asks for each item that it finds, so no text is made
+    let batch = bundle.key.batch();
+    let is_own_key = batch.is_some() && Key::from_text(&placement.key) == batch;
     if !is_own_key {
         return Some(placement.clone());
     }
@@ -44,7 +46,7 @@ impl ItemTemplate {
     /// Takes the values from the execution of a bundle; `None` for any other execution.
     pub(crate) fn of(bundle: &Execution) -> Option<Self> {
         Some(Self {
-            batch: bundle.key.batch().filter(|_| bundle.key.last_index().is_some())?,
+            batch: bundle.key.batch().filter(|_| bundle.key.is_bundle())?,
             root: bundle.root,
             workflow: bundle.workflow.clone(),
             app_version: bundle.app_version.clone(),
