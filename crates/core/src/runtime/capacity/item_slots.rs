@@ -7,7 +7,7 @@ use std::task::Waker;
 
 use futures_util::task::AtomicWaker;
 
-use super::{RESERVED_SHARE, without_reserved};
+use super::{reserved, without_reserved};
 use crate::queue::QueueKey;
 use crate::runtime::inner::EngineInner;
 use crate::sync::Mutex;
@@ -75,8 +75,7 @@ impl EngineInner {
 
     /// Returns the number of taken slots up to which an item may take another one.
     fn item_limit(&self) -> usize {
-        let reserved = (self.options.max_running / RESERVED_SHARE).max(1);
-        if self.item_slots.running_items.load(SeqCst) < reserved {
+        if self.item_slots.running_items.load(SeqCst) < reserved(self.options.max_running) {
             self.max_slots()
         } else {
             self.item_capacity() + self.item_slots.bundles.load(SeqCst)
@@ -106,12 +105,6 @@ impl EngineInner {
         {
             self.wakeups.wake_claimer(true);
         }
-    }
-
-    /// Whether an item of a bundle could begin now.
-    fn has_item_slot(&self, needs_threads: bool) -> bool {
-        let has_thread = !needs_threads || self.read_ahead.has_capacity_for_item();
-        has_thread && self.taken_slots() < self.item_limit()
     }
 
     /// Gives the next waiting bundle its turn, if one waits. To be called when a slot or a thread has become free.
@@ -169,18 +162,23 @@ impl BundleShare {
 
     /// Notes that an item has ended, or is no virtual item any more.
     pub(crate) fn note_item_left(&self) {
-        self.running_items.fetch_sub(1, SeqCst);
-        self.note_threads_left(1);
-        self.engine.item_slots.running_items.fetch_sub(1, SeqCst);
-        self.claimed_items.fetch_sub(1, SeqCst);
-        self.engine.note_items_left(1);
+        self.return_items(1, 1);
     }
 
-    /// Notes that items hold no threads any more.
-    fn note_threads_left(&self, items: usize) {
-        if self.needs_threads && items > 0 {
-            self.engine.read_ahead.note_items_left(items);
+    /// Returns the parts of items in the numbers of the engine. `running` of the `claimed` items have begun.
+    fn return_items(&self, running: usize, claimed: usize) {
+        self.running_items.fetch_sub(running, SeqCst);
+        self.claimed_items.fetch_sub(claimed, SeqCst);
+        self.engine.item_slots.running_items.fetch_sub(running, SeqCst);
+        if self.needs_threads && running > 0 {
+            self.engine.read_ahead.note_items_left(running);
         }
+        self.engine.note_items_left(claimed);
+    }
+
+    /// Whether a thread is free for an item, if the items need threads.
+    fn has_thread(&self) -> bool {
+        !self.needs_threads || self.engine.read_ahead.has_capacity_for_item()
     }
 
     /// Notes that all items have begun. Claims may take further bundles of the queue key.
@@ -213,7 +211,7 @@ impl BundleShare {
         let slots = &self.engine.item_slots;
         let has_turn = self.end_turn();
         let is_taken = (has_turn || !slots.has_waiting())
-            && self.engine.has_item_slot(self.needs_threads)
+            && self.has_thread()
             && self.engine.take_slot_below(self.engine.item_limit());
         if is_taken {
             slots.running_items.fetch_add(1, SeqCst);
@@ -235,15 +233,13 @@ impl BundleShare {
         self.waker.register(waker);
         self.is_waiting.store(true, SeqCst);
         slots.waiting_count.fetch_add(1, SeqCst);
-        let mut waiting = slots.waiting.lock();
-        if is_first {
-            waiting.push_front(Arc::downgrade(self));
-        } else {
-            waiting.push_back(Arc::downgrade(self));
+        {
+            let (share, mut waiting) = (Arc::downgrade(self), slots.waiting.lock());
+            if is_first { waiting.push_front(share) } else { waiting.push_back(share) }
         }
-        drop(waiting);
         // a slot that became free in the meantime has woken nothing
-        if self.engine.has_item_slot(self.needs_threads) || self.engine.is_draining() {
+        let has_slot = || self.has_thread() && self.engine.taken_slots() < self.engine.item_limit();
+        if has_slot() || self.engine.is_draining() {
             self.engine.wake_waiting_bundle();
         }
     }
@@ -252,12 +248,8 @@ impl BundleShare {
 impl Drop for BundleShare {
     fn drop(&mut self) {
         self.note_all_begun();
-        let slots = &self.engine.item_slots;
-        slots.bundles.fetch_sub(1, SeqCst);
-        let running = self.running_items.load(SeqCst);
-        slots.running_items.fetch_sub(running, SeqCst);
-        self.note_threads_left(running);
-        self.engine.note_items_left(*self.claimed_items.get_mut());
+        self.engine.item_slots.bundles.fetch_sub(1, SeqCst);
+        self.return_items(self.running_items.load(SeqCst), self.claimed_items.load(SeqCst));
         if self.end_turn() {
             self.engine.wake_waiting_bundle();
         }

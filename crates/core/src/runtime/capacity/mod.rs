@@ -129,9 +129,14 @@ impl EngineInner {
     }
 }
 
+/// Returns the number of slots or threads that items and other executions leave to each other.
+fn reserved(count: usize) -> usize {
+    (count / RESERVED_SHARE).max(1)
+}
+
 /// Returns the number of slots or threads without those that items leave to other executions: at least one of two.
 fn without_reserved(count: usize) -> usize {
-    count.saturating_sub((count / RESERVED_SHARE).max(1)).max(1)
+    count.saturating_sub(reserved(count)).max(1)
 }
 
 #[cfg(test)]

@@ -71,9 +71,10 @@ impl ReadAhead {
 
     /// Whether an item of a bundle may begin now. Some threads are left to other executions.
     pub(crate) fn has_capacity_for_item(&self) -> bool {
-        let threads = without_reserved(self.threads);
-        self.items.load(SeqCst) < threads.saturating_add(self.recently_concluded(&self.item_pace))
-            && self.capacity() > 0
+        let (threads, items) = (without_reserved(self.threads), self.items.load(SeqCst));
+        // the paces, which have locks, matter only while the threads are busy
+        (items < threads || items - threads < self.recently_concluded(&self.item_pace))
+            && (self.claimed.load(SeqCst) < self.threads || self.capacity() > 0)
     }
 
     /// Notes that an item of a bundle begins.
