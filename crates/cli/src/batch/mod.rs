@@ -14,7 +14,7 @@ use stepfast::text::abbreviate;
 use stepfast::{BatchHandle, Error, Payload, Store};
 
 use self::state::{BatchState, batches_table};
-use crate::client::with_client;
+use crate::client::with_batch;
 use crate::output::{self, Exit};
 use crate::workflow::{StoreArgs, parse_list_limit};
 
@@ -108,12 +108,8 @@ impl BatchArgs {
     }
 
     async fn retry(self) -> anyhow::Result<Exit> {
-        let store = stepfast::connect_existing(&self.target.store).await?;
-        let retried = with_client(store, async |client| {
-            let batch: BatchHandle<Payload> = client.get_batch(&self.batch_id).await?;
-            Ok(batch.retry_failed().await?)
-        })
-        .await?;
+        let retry = async |batch: BatchHandle<Payload>| Ok(batch.retry_failed().await?);
+        let retried = with_batch(&self.target.store, &self.batch_id, retry).await?;
         if self.target.json {
             output::print_json(&json!({ "batch_id": self.batch_id, "retried": retried }))?;
         } else {
@@ -124,12 +120,8 @@ impl BatchArgs {
     }
 
     async fn cancel(self) -> anyhow::Result<Exit> {
-        let store = stepfast::connect_existing(&self.target.store).await?;
-        let result = with_client(store, async |client| {
-            let batch: BatchHandle<Payload> = client.get_batch(&self.batch_id).await?;
-            Ok(batch.cancel().await?)
-        })
-        .await?;
+        let cancel = async |batch: BatchHandle<Payload>| Ok(batch.cancel().await?);
+        let result = with_batch(&self.target.store, &self.batch_id, cancel).await?;
         let (word, detail, exit) = match result {
             RequestResult::Done => ("done", None, Exit::Done),
             RequestResult::Pending => ("pending", None, Exit::Done),

@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 use stepfast::{BatchHandle, Error, Failure, ItemResult, Payload};
 
-use crate::client::with_client;
+use crate::client::with_batch;
 use crate::output::{self, Exit};
 use crate::value::payload_json;
 use crate::workflow::StoreArgs;
@@ -25,9 +25,7 @@ pub(crate) struct BatchResultsArgs {
 
 impl BatchResultsArgs {
     pub(super) async fn run(self) -> anyhow::Result<Exit> {
-        let store = stepfast::connect_existing(&self.target.store).await?;
-        with_client(store, async |client| {
-            let batch: BatchHandle<Payload> = client.get_batch(&self.batch_id).await?;
+        with_batch(&self.target.store, &self.batch_id, async |batch: BatchHandle<Payload>| {
             let mut results = pin!(batch.payloads());
             while let Some(item) = results.next().await {
                 let item = item?;
