@@ -21,6 +21,12 @@ def url(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[str]
 
 
 @pytest.fixture
+def sqlite_url(tmp_path: pathlib.Path) -> str:
+    """The URL of an empty SQLite store."""
+    return f"sqlite:{tmp_path}/test.db"
+
+
+@pytest.fixture
 def postgres_url() -> Iterator[str]:
     """The URL of an empty store on Postgres."""
     with postgres_database() as url:

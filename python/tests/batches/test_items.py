@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pathlib
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -28,12 +27,6 @@ from stepfast import (
     step,
     workflow,
 )
-
-
-@pytest.fixture
-def sqlite_url(tmp_path: pathlib.Path) -> str:
-    """The URL of an empty SQLite store."""
-    return f"sqlite:{tmp_path}/test.db"
 
 
 class OddNumber(Exception):
@@ -176,6 +169,8 @@ def waits_in_batch(n: int) -> int:
 
 @pytest.fixture
 def closed_latch() -> Any:
+    while begun.acquire(blocking=False):
+        pass
     latch.clear()
     yield
     latch.set()
@@ -386,28 +381,18 @@ def test_many_executions_are_found_async(sqlite_url: str) -> None:
     asyncio.run(main())
 
 
-may_end = threading.Event()
-
-
-@workflow
-def waits_for_the_test(n: int) -> int:
-    may_end.wait(HANG_TIMEOUT)
-    return n
-
-
 @workflow
 def returns_at_once(n: int) -> int:
     return n
 
 
-def test_other_executions_begin_beside_a_batch_that_fills_the_threads(url: str) -> None:
-    may_end.clear()
+def test_other_executions_begin_beside_a_batch_that_fills_the_threads(url: str, closed_latch: None) -> None:
     with Engine(url, max_threads=4) as engine, Client(url) as client:
         try:
-            batch = engine.submit_batch(waits_for_the_test, ((n,) for n in range(3_000)))
+            batch = engine.submit_batch(waits_in_batch, ((5 * n,) for n in range(3_000)))
             for n in range(10):
                 assert client.run(returns_at_once, n) == n
             assert batch.counts().ended == 0
         finally:
-            may_end.set()
+            latch.set()
         assert batch.wait().completed == 3_000

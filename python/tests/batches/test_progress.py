@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import pathlib
 import threading
 
 import pytest
@@ -13,13 +12,6 @@ from rich.console import Console
 from stepfast import AsyncEngine, BatchCounts, Engine, ResultTimeout, workflow
 from stepfast._engine.batch import progress
 from stepfast._engine.batch.progress import BatchProgress
-
-
-@pytest.fixture
-def sqlite_url(tmp_path: pathlib.Path) -> str:
-    """The URL of an empty SQLite store."""
-    return f"sqlite:{tmp_path}/test.db"
-
 
 may_end = threading.Event()
 

@@ -53,12 +53,6 @@ class BatchMultiplier:
         return self.factor * n
 
 
-@pytest.fixture
-def sqlite_url(tmp_path: pathlib.Path) -> str:
-    """The URL of an empty SQLite store."""
-    return f"sqlite:{tmp_path}/test.db"
-
-
 def numbers(count: int) -> Iterator[tuple[int]]:
     return ((n,) for n in range(count))
 

@@ -51,12 +51,6 @@ def run_flaky_step(x: int) -> int:
     return fail_until_healthy(x)
 
 
-@pytest.fixture
-def sqlite_url(tmp_path: pathlib.Path) -> str:
-    """The URL of an empty SQLite store."""
-    return f"sqlite:{tmp_path}/test.db"
-
-
 def test_lists_find_executions_by_attributes_and_queue(url: str) -> None:
     with Engine(url, queues=[Queue("mails")]) as engine:
         engine.run(return_number.options(workflow_id="run", attributes=ACME_ATTRIBUTES), 1)

@@ -106,12 +106,6 @@ def reset_gauge() -> None:
     gauge.reset()
 
 
-@pytest.fixture
-def sqlite_url(tmp_path: pathlib.Path) -> str:
-    """The URL of an empty SQLite store."""
-    return f"sqlite:{tmp_path}/test.db"
-
-
 def test_queued_executions_run_with_their_placement(url: str) -> None:
     emails = Queue("emails", concurrency=2)
     with Engine(url, queues=[emails]) as engine:

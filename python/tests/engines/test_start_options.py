@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import pathlib
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
@@ -67,12 +66,6 @@ class Multiplier:
     @workflow
     def multiply(self, n: int) -> int:
         return self.factor * n
-
-
-@pytest.fixture
-def sqlite_url(tmp_path: pathlib.Path) -> str:
-    """The URL of an empty SQLite store."""
-    return f"sqlite:{tmp_path}/test.db"
 
 
 def test_every_declared_option_has_check() -> None:

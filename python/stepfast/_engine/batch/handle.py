@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -87,16 +88,14 @@ class BatchHandle(Generic[R]):
         call = self._native.wait(None)
         if not progress:
             return BatchCounts(*wait_for_call(call, limit, self))
-        deadline = None if limit is None else time.monotonic() + limit
+        deadline = math.inf if limit is None else time.monotonic() + limit
         with new_progress(self.batch_id) as shown:
-            period = shown.period if limit is None else min(shown.period, limit)
-            while call.wait(period) == PENDING:
-                if deadline is not None and time.monotonic() >= deadline:
+            while call.wait(min(shown.period, max(0.0, deadline - time.monotonic()))) == PENDING:
+                if time.monotonic() >= deadline:
                     raise result_timeout(self, limit)
-                shown.show_next(lambda: BatchCounts(*wait_for_call(self._native.counts(None))))
-                period = shown.period
-                if deadline is not None:
-                    period = max(0.0, min(period, deadline - time.monotonic()))
+                with shown.timed():
+                    counts = self.counts()
+                shown.show(counts)
             ended = BatchCounts(*wait_for_call(call))
             shown.show(ended, is_last=True)
             return ended
@@ -218,17 +217,17 @@ class AsyncBatchHandle(Generic[R]):
         if not progress:
             return BatchCounts(*await call)
         with new_progress(self.batch_id) as shown:
-            ended = asyncio.ensure_future(_await_counts(call))
+            waiting = asyncio.ensure_future(call)
             try:
-                while not (await asyncio.wait((ended,), timeout=shown.period))[0]:
-                    begun_at = time.monotonic()
-                    counts = await _await_counts(self._native.counts(self._port))
-                    shown.note_duration(time.monotonic() - begun_at)
+                while not (await asyncio.wait((waiting,), timeout=shown.period))[0]:
+                    with shown.timed():
+                        counts = await self.counts()
                     shown.show(counts)
             finally:
-                ended.cancel()
-            shown.show(ended.result(), is_last=True)
-            return ended.result()
+                waiting.cancel()
+            ended = BatchCounts(*waiting.result())
+            shown.show(ended, is_last=True)
+            return ended
 
     def results(self) -> AsyncIterator[ItemResult[R]]:
         """Returns the results of all items in the order of their indexes, for `async for`. See
@@ -264,10 +263,6 @@ class AsyncBatchHandle(Generic[R]):
 
     def __rich_repr__(self) -> Iterator[Any]:
         yield self.batch_id
-
-
-async def _await_counts(call: _native.Call) -> BatchCounts:
-    return BatchCounts(*await call)
 
 
 def new_progress(batch_id: str) -> BatchProgress:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Generator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Self
 
@@ -73,12 +74,12 @@ class BatchProgress:
         if self._bar is not None:
             self._bar.stop()
 
-    def show_next(self, count: Callable[[], BatchCounts]) -> None:
-        """Counts the items, shows the counts, and sets the time until the next count."""
+    @contextmanager
+    def timed(self) -> Generator[None]:
+        """Returns a context manager for a count, which sets the time until the next count."""
         begun_at = time.monotonic()
-        counts = count()
+        yield
         self.note_duration(time.monotonic() - begun_at)
-        self.show(counts)
 
     def note_duration(self, seconds: float) -> None:
         """Sets the time until the next count, from the time that the last count has taken."""
