@@ -1,6 +1,8 @@
-//! The Postgres store through a real pgbouncer in `pool_mode=transaction`: the suite of all stores, the suite of the
-//! engine, killed processes, and errors that only a pooler can cause. If the installed version supports it, everything runs
-//! once more through a pooler that keeps track of prepared statements (`max_prepared_statements`).
+//! The Postgres store through a real pgbouncer in `pool_mode=transaction`: the suite of all stores, cases of the engine,
+//! killed processes, and errors that only a pooler can cause. If the installed version supports it, everything runs once
+//! more through a pooler that keeps track of prepared statements (`max_prepared_statements`).
+//!
+//! The short form runs the cases of the engine in [`SHORT_FORM_NOUNS`]; `STEPFAST_POOLER=long` runs all of them.
 
 #![allow(clippy::unwrap_used)] // this is test code
 
@@ -24,20 +26,43 @@ use tokio_postgres::NoTls;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// The nouns of the engine's suite that the short form runs: those whose cases depend on connections, because engines
+/// wait for each other, end, or read while they write. The suite of all stores contains every statement in any case.
+const SHORT_FORM_NOUNS: &[&str] = &[
+    "batch",
+    "batch_turns",
+    "child",
+    "drain",
+    "multiple_engines",
+    "pause",
+    "queue",
+    "request",
+    "search",
+    "wait",
+];
+
 fn main() {
     if child::run_if_requested() {
         return;
     }
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(6);
+    let is_long = match std::env::var("STEPFAST_POOLER").as_deref() {
+        Err(_) | Ok("short") => false,
+        Ok("long") => true,
+        Ok(other) => panic!("STEPFAST_POOLER is short or long, not {other:?}"),
+    };
+    for noun in SHORT_FORM_NOUNS {
+        assert!(engine::all().iter().any(|(it, ..)| it == noun), "the engine's suite has no noun {noun:?}");
+    }
     let mut trials = Vec::new();
     for statements in PreparedStatements::supported() {
-        add_trials(&mut trials, *statements);
+        add_trials(&mut trials, *statements, is_long);
     }
     libtest_mimic::run(&arguments, trials).exit();
 }
 
-fn add_trials(trials: &mut Vec<Trial>, statements: PreparedStatements) {
+fn add_trials(trials: &mut Vec<Trial>, statements: PreparedStatements, is_long: bool) {
     let prefix = if statements == PreparedStatements::Tracked { "prepared_statements::" } else { "" };
     for (noun, behaviour, run) in conformance::all() {
         trials.push(Trial::test(format!("{prefix}store::{noun}::{behaviour}"), move || {
@@ -47,7 +72,9 @@ fn add_trials(trials: &mut Vec<Trial>, statements: PreparedStatements) {
             Ok(())
         }));
     }
-    for (noun, behaviour, run) in engine::all() {
+    for (noun, behaviour, run) in
+        engine::all().into_iter().filter(|(noun, ..)| is_long || SHORT_FORM_NOUNS.contains(noun))
+    {
         trials.push(Trial::test(format!("{prefix}engine::{noun}::{behaviour}"), move || {
             engine::run_case(pooled_with_running_clock(statements), run).map_err(Into::into)
         }));
