@@ -26,8 +26,10 @@ pub struct ItemOutcome {
     pub outcome: Payload,
 }
 
-/// The length of an encoded run of equal outcomes without the payload: first index, number of items, status, length.
-const RUN_HEAD_BYTES: usize = 13;
+/// The length of the head of an encoded group of outcomes: first index, number of items, status, length.
+const HEAD_BYTES: usize = 13;
+/// The bit of the status in the head of a group in which each item has a payload of its own.
+const OWN_PAYLOADS: u8 = 0x80;
 
 impl Pack {
     /// Returns the number of the pack in its bundle: the index of the first outcome.
@@ -44,62 +46,108 @@ impl Pack {
         ended
     }
 
-    /// Encodes the outcomes for the column `outcomes`. Equal outcomes of neighbouring items are encoded once, as a run.
-    /// Each run consists of its first index, its number of items (4 bytes each), the number of the status (1 byte), the
-    /// length of the payload (4 bytes), and the payload. All numbers are big-endian.
+    /// Encodes the outcomes for the column `outcomes`, in groups: outcomes of neighbouring items with one status, whose
+    /// payloads have one length. Each group consists of its first index, its number of items (4 bytes each), the number of
+    /// the status (1 byte), the length of a payload (4 bytes), and the payloads. All numbers are big-endian. Equal payloads
+    /// are encoded once; otherwise the highest bit of the status is set, and each item has its payload.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.size().min(self.outcomes.len() * 32));
         let mut rest = self.outcomes.as_slice();
         while let Some(first) = rest.first() {
-            let is_next = |(offset, it): (usize, &ItemOutcome)| {
-                it.index as usize == first.index as usize + offset
-                    && it.status == first.status
-                    && it.outcome == first.outcome
-            };
-            let count = rest.iter().enumerate().take_while(|next| is_next(*next)).count();
+            let (group, others) = rest.split_at(group_len(rest));
+            let has_equal_payloads = group.iter().all(|it| it.outcome == first.outcome);
+            let (own_payloads, payloads) =
+                if has_equal_payloads { (0, &group[..1]) } else { (OWN_PAYLOADS, group) };
             bytes.extend_from_slice(&first.index.to_be_bytes());
-            bytes.extend_from_slice(&(count as u32).to_be_bytes());
-            bytes.push(first.status as u8);
+            bytes.extend_from_slice(&(group.len() as u32).to_be_bytes());
+            bytes.push(first.status as u8 | own_payloads);
             bytes.extend_from_slice(&(first.outcome.len() as u32).to_be_bytes());
-            bytes.extend_from_slice(first.outcome.as_bytes());
-            rest = &rest[count..];
+            for it in payloads {
+                bytes.extend_from_slice(it.outcome.as_bytes());
+            }
+            rest = others;
         }
         bytes
     }
 
     /// Returns the size that counts towards the limits of a flush, in bytes.
     pub(in crate::store) fn size(&self) -> usize {
-        self.outcomes.iter().map(|it| it.outcome.len() + RUN_HEAD_BYTES).sum()
+        self.outcomes.iter().map(|it| it.outcome.len() + HEAD_BYTES).sum()
     }
 }
 
-/// A run of equal outcomes in an encoded pack.
-struct EncodedRun<'p> {
-    first: u32,
-    count: u32,
-    status: Status,
-    outcome: &'p [u8],
+/// Returns the number of outcomes in the first group of these outcomes.
+fn group_len(outcomes: &[ItemOutcome]) -> usize {
+    let is_next = |a: &ItemOutcome, b: &ItemOutcome| {
+        b.index == a.index + 1 && b.status == a.status && b.outcome.len() == a.outcome.len()
+    };
+    let Some(similar) = outcomes.chunk_by(is_next).next() else { return 0 };
+    let mut len = 0;
+    for equal in similar.chunk_by(|a, b| a.outcome == b.outcome) {
+        // a group of its own saves the payloads but one, and takes its head and that of the next group
+        let is_apart = (equal.len() - 1) * equal[0].outcome.len() > 2 * HEAD_BYTES;
+        if is_apart {
+            return if len == 0 { equal.len() } else { len };
+        }
+        len += equal.len();
+    }
+    len
 }
 
-/// Splits the first run from an encoded pack; `None` if it is damaged.
-fn split_run(bytes: &[u8]) -> Option<(EncodedRun<'_>, &[u8])> {
-    let (head, rest) = bytes.split_first_chunk::<RUN_HEAD_BYTES>()?;
+/// A group of outcomes in an encoded pack.
+struct EncodedGroup<'p> {
+    first: u32,
+    /// The index after that of the last item.
+    end: u32,
+    /// The status and the bit [`OWN_PAYLOADS`].
+    status: u8,
+    payload_len: usize,
+    payloads: &'p [u8],
+}
+
+impl EncodedGroup<'_> {
+    fn has_own_payloads(&self) -> bool {
+        self.status & OWN_PAYLOADS != 0
+    }
+
+    /// Returns the final status of the items; `None` if the number is not one.
+    fn status(&self) -> Option<Status> {
+        let number = i64::from(self.status & !OWN_PAYLOADS);
+        Status::from_number(number).filter(|status| status.is_terminal())
+    }
+
+    /// Returns the payload of the item at this offset in the group.
+    fn payload(&self, offset: u32) -> Option<&[u8]> {
+        let begin = if self.has_own_payloads() { offset as usize * self.payload_len } else { 0 };
+        self.payloads.get(begin..begin + self.payload_len)
+    }
+}
+
+/// Splits the first group from an encoded pack; `None` if it is damaged.
+#[inline]
+fn split_group(bytes: &[u8]) -> Option<(EncodedGroup<'_>, &[u8])> {
+    let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>()?;
     let number = |at: usize| head[at..].first_chunk().map(|it| u32::from_be_bytes(*it));
-    let (first, count, len) = (number(0)?, number(4)?, number(9)?);
-    let status = Status::from_number(i64::from(head[8])).filter(|status| status.is_terminal())?;
-    let (outcome, rest) = rest.split_at_checked(len as usize)?;
-    first.checked_add(count)?;
-    Some((EncodedRun { first, count, status, outcome }, rest))
+    let (first, count, payload_len) = (number(0)?, number(4)?, number(9)? as usize);
+    let status = head[8];
+    let payload_count = if status & OWN_PAYLOADS != 0 { count as usize } else { 1 };
+    let (payloads, rest) = rest.split_at_checked(payload_len.checked_mul(payload_count)?)?;
+    Some((EncodedGroup { first, end: first.checked_add(count)?, status, payload_len, payloads }, rest))
 }
 
 /// Decodes a column `outcomes`; `None` if it is damaged.
 pub fn decode_pack(mut bytes: &[u8]) -> Option<Vec<ItemOutcome>> {
     let mut outcomes = Vec::new();
     while !bytes.is_empty() {
-        let (run, rest) = split_run(bytes)?;
-        let outcome = Payload::from_slice(run.outcome);
-        for index in run.first..run.first + run.count {
-            outcomes.push(ItemOutcome { index, status: run.status, outcome: outcome.clone() });
+        let (group, rest) = split_group(bytes)?;
+        let status = group.status()?;
+        let equal = (!group.has_own_payloads()).then(|| Payload::from_slice(group.payloads));
+        for index in group.first..group.end {
+            let outcome = match &equal {
+                Some(payload) => payload.clone(),
+                None => Payload::from_slice(group.payload(index - group.first)?),
+            };
+            outcomes.push(ItemOutcome { index, status, outcome });
         }
         bytes = rest;
     }
@@ -107,25 +155,22 @@ pub fn decode_pack(mut bytes: &[u8]) -> Option<Vec<ItemOutcome>> {
 }
 
 /// Decodes the outcomes of these items from a column `outcomes`, and no others. `indexes` are in ascending order; `found`
-/// has a place for each. A place that has an outcome stays as it is. Returns `None` if the column is damaged.
-pub(super) fn search_pack(
-    mut bytes: &[u8],
-    indexes: &[u32],
-    found: &mut [Option<ItemOutcome>],
-) -> Option<()> {
-    while !bytes.is_empty() {
-        let (run, rest) = split_run(bytes)?;
-        let begin = indexes.partition_point(|index| *index < run.first);
-        for at in begin..indexes.len() {
-            let index = indexes[at];
-            if index - run.first >= run.count {
-                break;
+/// has a place for each. A place that has an outcome stays as it is. Returns `None` if the column is damaged before the last
+/// outcome that is searched for.
+pub fn search_pack(mut bytes: &[u8], indexes: &[u32], found: &mut [Option<ItemOutcome>]) -> Option<()> {
+    let mut at = 0;
+    while at < indexes.len() && !bytes.is_empty() {
+        let (group, rest) = split_group(bytes)?;
+        while let Some(&index) = indexes.get(at).filter(|index| **index < group.end) {
+            if index >= group.first {
+                let (status, payload) = (group.status()?, group.payload(index - group.first)?);
+                found[at].get_or_insert_with(|| ItemOutcome {
+                    index,
+                    status,
+                    outcome: Payload::from_slice(payload),
+                });
             }
-            let outcome = || {
-                let outcome = Payload::from_slice(run.outcome);
-                ItemOutcome { index, status: run.status, outcome }
-            };
-            found[at].get_or_insert_with(outcome);
+            at += 1;
         }
         bytes = rest;
     }
@@ -172,5 +217,46 @@ pub(super) mod tests {
         let equal = pack((0..1000).map(|index| outcome(index, Status::Completed, "x")).collect());
         let one = pack(vec![outcome(0, Status::Completed, "x")]);
         assert_eq!(equal.encode().len(), one.encode().len());
+    }
+
+    #[test]
+    fn outcomes_of_one_length_share_a_head() {
+        let value = |index: u32| format!("{index:04}");
+        let outcomes: Vec<ItemOutcome> =
+            (0..1000).map(|index| outcome(index, Status::Completed, &value(index))).collect();
+        let payload_len = outcomes[0].outcome.len();
+        let pack = pack(outcomes);
+        let bytes = pack.encode();
+        assert_eq!(bytes.len(), HEAD_BYTES + 1000 * payload_len);
+        assert_eq!(decode_pack(&bytes), Some(pack.outcomes.clone()));
+        let mut found = vec![None; 3];
+        search_pack(&bytes, &[0, 999, 1000], &mut found).unwrap();
+        assert_eq!(found, [Some(pack.outcomes[0].clone()), Some(pack.outcomes[999].clone()), None]);
+    }
+
+    #[test]
+    fn random_packs_round_trip_and_are_searched() {
+        let seed = fastrand::u64(..);
+        let mut random = fastrand::Rng::with_seed(seed);
+        for _ in 0..500 {
+            let mut index = random.u32(..5);
+            let outcomes = (0..random.usize(1..60)).map(|_| {
+                index += if random.u8(..4) == 0 { random.u32(1..4) } else { 1 };
+                let status = [Status::Completed, Status::Failed][usize::from(random.u8(..8) == 0)];
+                // few values, so that neighbours are often equal or have one length
+                outcome(index, status, &"ab"[random.usize(..2)..].repeat(random.usize(1..3) * 20))
+            });
+            let pack = pack(outcomes.collect());
+            let bytes = pack.encode();
+            assert!(bytes.len() <= pack.size(), "seed {seed}");
+            assert_eq!(decode_pack(&bytes).as_ref(), Some(&pack.outcomes), "seed {seed}");
+            let indexes: Vec<u32> = (0..index + 3).filter(|_| random.bool()).collect();
+            let mut found = vec![None; indexes.len()];
+            assert_eq!(search_pack(&bytes, &indexes, &mut found), Some(()), "seed {seed}");
+            for (index, found) in indexes.iter().zip(found) {
+                let expected = pack.outcomes.iter().find(|it| it.index == *index);
+                assert_eq!(found.as_ref(), expected, "seed {seed}");
+            }
+        }
     }
 }
