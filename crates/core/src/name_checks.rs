@@ -42,9 +42,16 @@ pub(crate) fn check_new_id(input: &'static str, id: &str) -> Result<(), Error> {
 /// Splits the id of a batch's item into the id of the batch and the index; `None` for other ids.
 pub(crate) fn split_item_id(id: &str) -> Option<(&str, u32)> {
     let (batch, digits) = id.rsplit_once('#')?;
-    let index = digits.parse().ok()?;
     // no other spelling of the number
-    (!batch.is_empty() && u32::to_string(&index) == digits).then_some((batch, index))
+    if batch.is_empty() || digits.starts_with('+') || (digits.starts_with('0') && digits.len() > 1) {
+        return None;
+    }
+    Some((batch, digits.parse().ok()?))
+}
+
+/// Returns the id of an item of the batch with this id.
+pub(crate) fn item_id(batch: &str, index: u32) -> String {
+    format!("{batch}#{index}")
 }
 
 #[cfg(test)]

@@ -38,9 +38,9 @@ use stepfast_core::queue::fairness::FairShare;
 use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
-    Assignments, BatchItems, Claim, ClaimReply, DeadLetter, Detail, ExecutionId, Filter, Finding, Flush,
-    GraphRow, Heartbeat, HeartbeatReply, Hint, Maintenance, MigrationReport, Outcome, Page, Record,
-    Registration, Renewal, StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview,
+    Assignments, BatchItems, Claim, ClaimReply, DeadLetter, Detail, Execution, ExecutionId, Filter, Finding,
+    Flush, GraphRow, Heartbeat, HeartbeatReply, Hint, Maintenance, MigrationReport, Outcome, Page, Record,
+    Registration, Renewal, StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview, load_items_by_bundle,
 };
 use stepfast_core::sync::Mutex;
 use stepfast_core::{Key, Store};
@@ -354,6 +354,10 @@ impl Store for PostgresStore {
     async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
         self.counters.add_read();
         self.reader.list(filter).await
+    }
+
+    async fn load_items(&self, items: &[Key]) -> Result<Vec<Option<Execution>>, StoreError> {
+        load_items_by_bundle(self, items).await
     }
 
     async fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError> {

@@ -46,9 +46,9 @@ use stepfast_core::payload::ChunkRef;
 use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
-    Assignments, BatchItems, Claim, ClaimReply, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush,
-    GraphRow, Heartbeat, HeartbeatReply, Hint, Maintenance, Outcome, Page, Record, Registration, Renewal,
-    Store, StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview,
+    Assignments, BatchItems, Claim, ClaimReply, DeadLetter, Detail, Durability, Execution, ExecutionId,
+    Filter, Flush, GraphRow, Heartbeat, HeartbeatReply, Hint, Maintenance, Outcome, Page, Record,
+    Registration, Renewal, Store, StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview,
 };
 use stepfast_core::sync::Mutex;
 use stepfast_core::text::abbreviate;
@@ -388,6 +388,11 @@ impl Store for SqliteStore {
     async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
         let filter = filter.clone();
         self.read_blocking(move |database| database.list(&filter)).await
+    }
+
+    async fn load_items(&self, items: &[Key]) -> Result<Vec<Option<Execution>>, StoreError> {
+        let items = items.to_vec();
+        self.read_blocking(move |database| database.load_items(&items)).await
     }
 
     async fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError> {

@@ -31,6 +31,7 @@ super::cases![
     request_to_a_bundle_is_claimed_with_it,
     pack_is_recorded_once,
     large_pack_loads_unchanged,
+    items_are_loaded_by_their_keys,
     bundles_are_listed_by_page,
     bundles_are_missing_in_lists_and_counts,
     keys_of_any_bytes_are_listed,
@@ -304,6 +305,72 @@ async fn large_pack_loads_unchanged(fixture: &dyn StoreFixture) {
     let items = worker.store.batch_items(batch).await.unwrap();
     let packed = EndedItems { completed: 8, failed: 1_992, cancelled: 0 };
     assert_eq!(items.bundles, [(Status::Running, BundledItems { items: 2_000, packed })]);
+}
+
+async fn items_are_loaded_by_their_keys(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let mut batches = [Key::mint_batch(0), Key::mint_batch(0)];
+    batches.sort_unstable();
+    let [batch, other] = batches;
+    let placed =
+        Start { placement: placement("mail", &batch.to_string(), 3), ..bundle_start(batch, 5, 5, running()) };
+    worker.apply(vec![open_batch(batch), open_batch(other)]).await;
+    worker.apply(vec![bundle(batch, 0, 5), write(placed), bundle(batch, 10, 3), bundle(other, 0, 2)]).await;
+    let first_pack: Vec<(u32, Status)> = (5..8).map(|index| (index, Status::Completed)).collect();
+    worker
+        .apply(vec![pack(batch.bundle(9), &first_pack), pack(batch.bundle(9), &[(9, Status::Failed)])])
+        .await;
+    // a row overrides a packed outcome
+    worker.apply(vec![promoted_item(batch, 3, sleeping(at(7))), promoted_item(batch, 6, queued())]).await;
+    let store = fixture.second_store().await;
+    let last_item = u32::try_from(MAX_BATCH_ITEMS - 1).unwrap();
+    let mut keys: Vec<Key> =
+        [0, 3, 4, 5, 5, 6, 8, 9, 10, 12, 13, 14, last_item].map(|index| batch.item(index)).into();
+    keys.extend([0, 1, 2].map(|index| other.item(index)));
+    keys.push(Key::mint_batch(0).item(0));
+    let found = store.load_items(&keys).await.unwrap();
+    let facts: Vec<Option<(Status, Payload)>> =
+        found.iter().map(|it| it.as_ref().map(|it| (it.status, it.outcome.clone()))).collect();
+    let queued = || Some((Status::Queued, Payload::empty()));
+    let ended = |status, index| Some((status, payload(&format!("output of {index}"))));
+    let expected = [
+        queued(),
+        Some((Status::Waiting, Payload::empty())),
+        queued(),
+        ended(Status::Completed, 5),
+        ended(Status::Completed, 5),
+        queued(),
+        Some((Status::Running, Payload::empty())),
+        ended(Status::Failed, 9),
+        queued(),
+        queued(),
+        None,
+        None,
+        None,
+        queued(),
+        queued(),
+        None,
+        None,
+    ];
+    assert_eq!(facts, expected);
+    for (key, execution) in keys.iter().zip(found) {
+        let Some(execution) = execution else { continue };
+        assert_eq!((execution.key, execution.parent.unwrap().key), (*key, key.batch().unwrap()));
+        assert!(execution.input.is_empty(), "{key}");
+    }
+    // the queue key that stands for the batch is none of the item
+    let placed = store.load_items(&[batch.item(8)]).await.unwrap().pop().flatten().unwrap();
+    assert_eq!(placed.placement, placement("mail", "", 3));
+    // keys that are no items, alone and beside others
+    let [execution, unknown] = [Key::mint(0), batch.bundle(9)];
+    for keys in [&[execution][..], &[unknown], &[batch], &[]] {
+        assert_eq!(store.load_items(keys).await.unwrap(), vec![None; keys.len()]);
+    }
+    let before = store.counters().snapshot().reads;
+    store.load_items(&keys).await.unwrap();
+    let reads = store.counters().snapshot().reads - before;
+    // SQLite has a query of its own
+    assert!(reads <= if store.info().kind == "sqlite" { 1 } else { 8 }, "{reads} reads");
 }
 
 async fn bundles_are_listed_by_page(fixture: &dyn StoreFixture) {

@@ -82,6 +82,11 @@ async fn ids_are_found_in_their_order(fixture: &dyn StoreFixture) {
     assert_eq!(outputs, expected);
     assert!(found[4].as_ref().is_some_and(|batch| batch.key.is_batch()));
     assert_eq!(found[14], None, "a bundle is no execution for people");
+    let ids_found = [0, 6, 8].map(|at| found[at].as_ref().unwrap().workflow_id());
+    assert_eq!(ids_found, [ids[0], ids[6], ids[8]]);
+    // the id of an item contains the id of its batch, also if the batch is named by its key
+    let by_key = format!("{}#2", batch.key());
+    assert_eq!(assert_found(&engine, &[&by_key]).await[0].as_ref().unwrap().workflow_id(), "b#2");
     // owned texts are ids too
     let owned: Vec<String> = ids.map(str::to_owned).into();
     assert_eq!(engine.get_many(&owned).await.unwrap(), found);

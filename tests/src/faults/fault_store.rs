@@ -9,9 +9,9 @@ use stepfast_core::payload::ChunkRef;
 use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
-    BatchItems, Claim, ClaimReply, DeadLetter, Detail, ExecutionId, Filter, Flush, GraphRow, Heartbeat,
-    HeartbeatReply, Hint, Maintenance, Outcome, Page, Record, Registration, Renewal, Store, StoreError,
-    StoreInfo, WorkerId, WorkerInfo, WorkerOverview, Write,
+    BatchItems, Claim, ClaimReply, DeadLetter, Detail, Execution, ExecutionId, Filter, Flush, GraphRow,
+    Heartbeat, HeartbeatReply, Hint, Maintenance, Outcome, Page, Record, Registration, Renewal, Store,
+    StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview, Write,
 };
 use tokio::sync::watch;
 
@@ -534,6 +534,11 @@ impl Store for FaultStore {
     async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
         let fault = self.begin_call(Call::List).await?;
         finish_call(Call::List, fault, self.inner.list(filter).await)
+    }
+
+    async fn load_items(&self, items: &[Key]) -> Result<Vec<Option<Execution>>, StoreError> {
+        let fault = self.begin_call(Call::Load).await?;
+        finish_call(Call::Load, fault, self.inner.load_items(items).await)
     }
 
     async fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError> {

@@ -9,35 +9,17 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::key::{Key, MAX_BATCH_ITEMS};
 use crate::name_checks::split_item_id;
-use crate::runtime::run::item_lookup::{key_of_text, virtual_item};
+use crate::runtime::run::item_lookup::{id_of_item, key_of_text};
 use crate::store::{Detail, Execution, ExecutionId, Record, Store, StoreError};
 
 /// Maximum number of executions that one query loads.
 const QUERY_EXECUTIONS: usize = 250;
-/// Maximum number of bundles that one query loads, because a bundle has the outcomes of up to 1,000 items.
-const QUERY_BUNDLES: usize = 16;
-/// Maximum number of keys of bundles that one query lists.
-const QUERY_BUNDLE_KEYS: usize = 1_000;
+/// Minimum number of items of batches that one query loads: neighbouring items are in one bundle, which is read once.
+const MIN_QUERY_ITEMS: usize = 250;
+/// Maximum number of items of batches that one query loads.
+const MAX_QUERY_ITEMS: usize = 2_000;
 /// Maximum number of queries of a search at a time.
 const MAX_QUERIES: usize = 4;
-
-/// An item that is searched for.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct WantedItem {
-    batch: Key,
-    index: u32,
-    /// The position of its id among all ids.
-    position: usize,
-}
-
-/// A bundle, and the items in it that are searched for.
-struct WantedBundle<'w> {
-    bundle: Key,
-    items: &'w [WantedItem],
-}
-
-/// The executions that are found, each with the position of its id.
-type Found = Vec<(usize, Execution)>;
 
 impl Engine {
     /// Returns the executions with these workflow_ids, in the order of the ids; `None` for each that does not exist. The
@@ -75,22 +57,24 @@ async fn get_many(store: &dyn Store, ids: &[&str]) -> Result<Vec<Option<Executio
         }
     }
     let mut by_text = find_rows(store, &texts).await?;
-    let batch_of = |(text, index, position): &(usize, u32, usize)| {
+    let key_of = |(text, index, position): &(usize, u32, usize)| {
         let batch = by_text[*text].as_ref().map(|execution| execution.key).filter(|key| key.is_batch())?;
-        (u64::from(*index) < MAX_BATCH_ITEMS).then_some(WantedItem {
-            batch,
-            index: *index,
-            position: *position,
-        })
+        (u64::from(*index) < MAX_BATCH_ITEMS).then(|| (batch.item(*index), *position))
     };
-    let mut wanted: Vec<WantedItem> = items.iter().filter_map(batch_of).collect();
-    wanted.sort_unstable();
+    let mut keys: Vec<(Key, usize)> = items.iter().filter_map(key_of).collect();
+    keys.sort_unstable();
     let mut found: Vec<Option<Execution>> = vec![None; ids.len()];
+    let (keys, positions): (Vec<Key>, Vec<usize>) = keys.into_iter().unzip();
+    for (position, item) in positions.into_iter().zip(load_items(store, &keys).await?) {
+        found[position] = item;
+    }
+    for (text, index, position) in &items {
+        if let (Some(item), Some(batch)) = (&mut found[*position], &by_text[*text]) {
+            item.given_id = id_of_item(batch, *index);
+        }
+    }
     for (text, position) in others {
         found[position] = by_text[text].take();
-    }
-    for (position, item) in find_items(store, &wanted).await? {
-        found[position] = Some(item);
     }
     // executions that are older than batches may have ids like those of items
     let missing: Vec<usize> =
@@ -133,60 +117,9 @@ async fn load_all(
     stream::iter(queries).buffered(MAX_QUERIES).try_concat().await
 }
 
-/// Finds items of batches. `wanted` is sorted.
-async fn find_items(store: &dyn Store, wanted: &[WantedItem]) -> Result<Found, StoreError> {
-    let of_batches: Vec<_> =
-        wanted.chunk_by(|a, b| a.batch == b.batch).map(|items| find_bundles(store, items)).collect();
-    let bundles: Vec<WantedBundle<'_>> = stream::iter(of_batches).buffered(MAX_QUERIES).try_concat().await?;
-    let queries: Vec<_> =
-        bundles.chunks(QUERY_BUNDLES).map(|bundles| find_items_of_bundles(store, bundles)).collect();
+/// Loads items of batches in the order of their keys, which are sorted.
+async fn load_items(store: &dyn Store, items: &[Key]) -> Result<Vec<Option<Execution>>, StoreError> {
+    let count = items.len().div_ceil(MAX_QUERIES).clamp(MIN_QUERY_ITEMS, MAX_QUERY_ITEMS);
+    let queries: Vec<_> = items.chunks(count).map(|items| store.load_items(items)).collect();
     stream::iter(queries).buffered(MAX_QUERIES).try_concat().await
-}
-
-/// Finds the bundles of items, which are sorted and belong to one batch. Items that do not exist have no bundle.
-async fn find_bundles<'w>(
-    store: &dyn Store,
-    mut items: &'w [WantedItem],
-) -> Result<Vec<WantedBundle<'w>>, StoreError> {
-    let mut bundles = Vec::new();
-    while let Some(first) = items.first() {
-        let limit = if items.len() == 1 { 1 } else { QUERY_BUNDLE_KEYS };
-        let listed = store.bundles(first.batch, first.index, limit as u64).await?;
-        for bundle in &listed {
-            let end = items.partition_point(|item| Some(item.index) <= bundle.last_index());
-            let (of_bundle, others) = items.split_at(end);
-            if !of_bundle.is_empty() {
-                bundles.push(WantedBundle { bundle: *bundle, items: of_bundle });
-            }
-            items = others;
-        }
-        if listed.len() < limit {
-            break;
-        }
-    }
-    Ok(bundles)
-}
-
-/// Finds items in their bundles, and in the rows of promoted items.
-async fn find_items_of_bundles(store: &dyn Store, bundles: &[WantedBundle<'_>]) -> Result<Found, StoreError> {
-    let ids: Vec<ExecutionId> = bundles.iter().map(|it| ExecutionId::Key(it.bundle)).collect();
-    let records = store.load(&ids, Detail::Outcome).await?;
-    let mut found = Vec::new();
-    let mut promoted = Vec::new();
-    for (WantedBundle { items, .. }, record) in bundles.iter().zip(records) {
-        let Some(Record { execution, bundle: Some(bundle), .. }) = record else { continue };
-        let indexes: Vec<u32> = items.iter().map(|item| item.index).collect();
-        for (item, end) in items.iter().zip(bundle.outcomes_of(&indexes)) {
-            if bundle.promoted.binary_search(&item.index).is_ok() {
-                promoted.push(*item);
-            } else {
-                found.push((item.position, virtual_item(&execution, item.batch.item(item.index), end)));
-            }
-        }
-    }
-    let rows: Vec<ExecutionId> =
-        promoted.iter().map(|item| ExecutionId::Key(item.batch.item(item.index))).collect();
-    let rows = load_all(store, &rows, QUERY_EXECUTIONS).await?;
-    found.extend(promoted.iter().zip(rows).filter_map(|(item, row)| Some((item.position, row?.execution))));
-    Ok(found)
 }

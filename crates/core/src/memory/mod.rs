@@ -28,9 +28,10 @@ use crate::payload::ChunkRef;
 use crate::queue::{QueueChange, QueueRow};
 use crate::store::counters::Counters;
 use crate::store::{
-    BatchItems, Claim, ClaimReply, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush, GraphRow,
-    Heartbeat, HeartbeatReply, Hint, Maintenance, Outcome, Page, Record, Registration, Renewal, Store,
-    StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview, outcomes_to_keep,
+    BatchItems, Claim, ClaimReply, DeadLetter, Detail, Durability, Execution, ExecutionId, Filter, Flush,
+    GraphRow, Heartbeat, HeartbeatReply, Hint, Maintenance, Outcome, Page, Record, Registration, Renewal,
+    Store, StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview, load_items_by_bundle,
+    outcomes_to_keep,
 };
 
 /// The epoch of every registration, until a takeover or a close ends it.
@@ -258,6 +259,10 @@ impl Store for MemoryStore {
     async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
         self.counters.add_read();
         Ok(self.tables().list(filter))
+    }
+
+    async fn load_items(&self, items: &[Key]) -> Result<Vec<Option<Execution>>, StoreError> {
+        load_items_by_bundle(self, items).await
     }
 
     async fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError> {

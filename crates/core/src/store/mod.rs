@@ -36,9 +36,9 @@ pub use heartbeat::{
 };
 pub use items::{
     BatchCounts, BatchItems, BundleRecord, BundledItems, CLAIMED_ITEM_BYTES, EndedItems, ItemOutcome, Pack,
-    PackedInputs, decode_pack, unpack_inputs,
+    PackedInputs, decode_pack, load_items_by_bundle, search_pack, unpack_inputs, virtual_item,
 };
-pub(crate) use items::{ItemTemplate, bundle_placement, input_of_item, item_placement};
+pub(crate) use items::{ItemTemplate, bundle_placement, input_of_item};
 pub use kept_outcomes::{
     KeptExecution, KeptKey, decode_outcomes, encode_outcomes, outcomes_to_keep, unreadable_outcomes,
 };
@@ -171,6 +171,12 @@ pub trait Store: Send + Sync + 'static {
     /// Returns the keys of up to `limit` bundles of a batch in ascending order, from the bundle that contains the item with
     /// index `first_item`.
     async fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError>;
+
+    /// Loads the executions of items by their keys, which are in ascending order; `None` for each item that does not exist.
+    /// The executions have their status and their outcome, and no input.
+    ///
+    /// An item without a row of its own has the values of its [bundle](virtual_item), and its packed outcome.
+    async fn load_items(&self, items: &[Key]) -> Result<Vec<Option<Execution>>, StoreError>;
 
     /// Returns the numbers of a batch's items by state. The cost grows with the number of bundles, not of items.
     async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError>;

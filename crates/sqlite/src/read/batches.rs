@@ -1,15 +1,18 @@
 //! The bundles of batches: their part of a record, their lists, and the items of a batch in numbers.
 
+use bytes::Bytes;
 use rusqlite::OptionalExtension;
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
 use stepfast_core::store::{
-    BatchItems, BundleRecord, BundledItems, EndedItems, Execution, Status, StoreError,
+    BatchItems, BundleRecord, BundledItems, EndedItems, Execution, ExecutionId, Status, StoreError,
+    search_pack, virtual_item,
 };
 
 use crate::conn::statements::{Sql, Statements};
 use crate::database::Database;
 use crate::error::DbResult;
+use crate::read::find_execution;
 use crate::rows::batches::{range_bytes, read_batch};
 use crate::rows::payloads::fetch_payload;
 use crate::rows::{key_bytes, key_of, number, payload_of, status_of};
@@ -29,6 +32,27 @@ impl Database {
                 keys.push(key_of(row, 0)?);
             }
             Ok(keys)
+        })
+    }
+
+    /// See [`Store::load_items`](stepfast_core::Store::load_items).
+    pub(crate) fn load_items(&self, items: &[Key]) -> Result<Vec<Option<Execution>>, StoreError> {
+        self.counters.add_read();
+        self.read("loading items", |conn| {
+            let mut sql = Statements::new(conn);
+            let mut found = vec![None; items.len()];
+            let mut at = 0;
+            for of_batch in items.chunk_by(|a, b| a.batch() == b.batch()) {
+                let end = at + of_batch.len();
+                let has_promoted = match of_batch[0].batch() {
+                    Some(batch) => sql.exists(Sql::Promoted, range_bytes(&batch.items()))?,
+                    None => false,
+                };
+                while at < end {
+                    at += load_first_items(&mut sql, &items[at..end], has_promoted, &mut found[at..end])?;
+                }
+            }
+            Ok(found)
         })
     }
 
@@ -86,6 +110,66 @@ fn read_batch_items(sql: &mut Statements<'_>, batch: Key) -> DbResult<BatchItems
     })
 }
 
+/// Loads the first of these items of one batch, and all others that are in the same bundle. Returns the number of the items
+/// for which `found` is complete.
+fn load_first_items(
+    sql: &mut Statements<'_>,
+    items: &[Key],
+    has_promoted: bool,
+    found: &mut [Option<Execution>],
+) -> DbResult<usize> {
+    let index_of = |item: &Key| item.item_index().unwrap_or_default();
+    let range = items[0].item_index().and_then(|index| items[0].batch()?.bundles_from(index));
+    let Some(range) = range else { return Ok(1) };
+    let bundle = sql
+        .get(Sql::BundleFrom)?
+        .query_row(range_bytes(&range), |row| Ok((key_of(row, 0), number::<u64>(row, 1))))
+        .optional()?;
+    let Some((bundle, item_count)) = bundle else { return Ok(items.len()) };
+    let (bundle, item_count) = (bundle?, item_count?);
+    let count = items.partition_point(|item| item.item_index() <= bundle.last_index());
+    let first = bundle.first_index(item_count).unwrap_or_default();
+    let begin = items[..count].partition_point(|item| index_of(item) < first);
+    if begin == count {
+        return Ok(count);
+    }
+    let (items, found) = (&items[begin..count], &mut found[begin..count]);
+    let Some(mut execution) = find_execution(sql, &ExecutionId::Key(bundle), false)? else {
+        return Ok(count);
+    };
+    let indexes: Vec<u32> = items.iter().map(index_of).collect();
+    let mut ends = vec![None; items.len()];
+    for pack in load_packs(sql, &mut execution)? {
+        if search_pack(&pack, &indexes, &mut ends).is_none() {
+            // a damaged pack contains no outcomes
+            ends.fill(None);
+            break;
+        }
+    }
+    for ((item, end), found) in items.iter().zip(ends).zip(found) {
+        let id = ExecutionId::Key(*item);
+        let row = if has_promoted { find_execution(sql, &id, false)? } else { None };
+        *found = Some(row.unwrap_or_else(|| virtual_item(&execution, *item, end)));
+    }
+    Ok(count)
+}
+
+/// Loads the columns `outcomes` of a bundle's packs, by number.
+fn load_packs(sql: &mut Statements<'_>, bundle: &mut Execution) -> DbResult<Vec<Bytes>> {
+    let mut packs: Vec<Payload> = Vec::new();
+    let mut rows = sql.get(Sql::Packs)?.query([key_bytes(&bundle.key)])?;
+    while let Some(row) = rows.next()? {
+        packs.push(payload_of(row, 0)?);
+    }
+    drop(rows);
+    for pack in &mut packs {
+        if !fetch_payload(sql, pack)? {
+            bundle.note_unreadable("outcomes of packs");
+        }
+    }
+    Ok(packs.iter().map(Payload::to_bytes).collect())
+}
+
 /// Loads the bundle's part of the record of an execution; `None` unless the execution is a bundle.
 pub(crate) fn load_bundle(
     sql: &mut Statements<'_>,
@@ -97,19 +181,8 @@ pub(crate) fn load_bundle(
     }
     let found = sql.get(Sql::BundleItemCount)?.query_row([key_bytes(&id)], |row| Ok(number(row, 0)));
     let Some(item_count) = found.optional()?.transpose()? else { return Ok(None) };
-    let mut bundle = BundleRecord { item_count, ..BundleRecord::default() };
-    let mut packs: Vec<Payload> = Vec::new();
-    let mut rows = sql.get(Sql::Packs)?.query([key_bytes(&id)])?;
-    while let Some(row) = rows.next()? {
-        packs.push(payload_of(row, 0)?);
-    }
-    drop(rows);
-    for mut pack in packs {
-        if !fetch_payload(sql, &mut pack)? {
-            execution.note_unreadable("outcomes of packs");
-        }
-        bundle.packs.push(pack.to_bytes());
-    }
+    let packs = load_packs(sql, execution)?;
+    let mut bundle = BundleRecord { item_count, packs, ..BundleRecord::default() };
     if let Some(items) = id.bundle_items(item_count) {
         let mut rows = sql.get(Sql::Promoted)?.query(range_bytes(&items))?;
         while let Some(row) = rows.next()? {

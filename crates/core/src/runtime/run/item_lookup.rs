@@ -1,12 +1,13 @@
 //! The search for an execution by its workflow_id, also for an item of a batch, as in `batch#7`.
 
+use std::sync::Arc;
+
 use crate::error::Error;
 use crate::key::{Key, MAX_BATCH_ITEMS};
-use crate::name_checks::split_item_id;
+use crate::name_checks::{item_id, split_item_id};
 use crate::payload::Payload;
 use crate::store::{
-    Detail, Execution, ExecutionId, ItemOutcome, Parent, Record, Store, StoreError, input_of_item,
-    item_placement, unpack_inputs,
+    Detail, Execution, ExecutionId, Record, Store, StoreError, input_of_item, unpack_inputs, virtual_item,
 };
 
 /// Returns the record of the execution with this workflow_id, which may be the text of its key. The record of an item
@@ -18,11 +19,17 @@ pub async fn find_record(store: &dyn Store, workflow_id: &str, detail: Detail) -
     }
     if let Some((batch, index)) = split_item_id(workflow_id)
         && let Some(batch) = find_row(store, batch, Detail::Outcome).await?
-        && let Some(record) = find_item(store, batch.execution.key, index, detail).await?
+        && let Some(mut record) = find_item(store, batch.execution.key, index, detail).await?
     {
+        record.execution.given_id = id_of_item(&batch.execution, index);
         return Ok(record);
     }
     Err(Error::NotFound { workflow_id: workflow_id.to_owned() })
+}
+
+/// Returns the id of an item of this batch; `None` if the batch has none, because its key is its id.
+pub(crate) fn id_of_item(batch: &Execution, index: u32) -> Option<Arc<str>> {
+    batch.given_id.as_ref().map(|batch| item_id(batch, index).into())
 }
 
 /// Returns the record of an execution with a row of its own, by its given id or by the text of its key.
@@ -74,24 +81,6 @@ async fn find_item(
     record.attempts.retain(|attempt| attempt.execution == key);
     record.execution = Execution { input, ..virtual_item(&record.execution, key, end) };
     Ok(Some(record))
-}
-
-/// Returns the execution of an item without a row of its own, without its input. `end` is its packed outcome.
-pub(crate) fn virtual_item(bundle: &Execution, item: Key, end: Option<ItemOutcome>) -> Execution {
-    let (status, outcome) =
-        end.map_or_else(|| (bundle.status, bundle.outcome.clone()), |end| (end.status, end.outcome));
-    Execution {
-        key: item,
-        parent: item.batch().map(|key| Parent { key, is_detached: false }),
-        fingerprint: None,
-        owner: bundle.owner.filter(|_| !status.is_terminal()),
-        is_parked: bundle.is_parked && !status.is_terminal(),
-        status,
-        input: Payload::empty(),
-        outcome,
-        placement: item_placement(bundle),
-        ..bundle.clone()
-    }
 }
 
 /// Loads the input of an item from the packed inputs of its bundle.

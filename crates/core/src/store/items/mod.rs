@@ -6,17 +6,18 @@
 
 mod counts;
 mod inputs;
+mod lookup;
 mod pack;
 mod template;
 
 use bytes::Bytes;
-use pack::search_pack;
-
 pub use counts::{BatchCounts, BatchItems, BundledItems, EndedItems};
 pub(crate) use inputs::input_of_item;
 pub use inputs::{PackedInputs, unpack_inputs};
-pub use pack::{ItemOutcome, Pack, decode_pack};
-pub(crate) use template::{ItemTemplate, bundle_placement, item_placement};
+pub use lookup::load_items_by_bundle;
+pub use pack::{ItemOutcome, Pack, decode_pack, search_pack};
+pub use template::virtual_item;
+pub(crate) use template::{ItemTemplate, bundle_placement};
 
 /// The memory that an item of a claimed bundle takes beside its input, in bytes.
 pub const CLAIMED_ITEM_BYTES: usize = 1_000;

@@ -1,4 +1,4 @@
-//! [`ItemTemplate`]: the values that the rows of a bundle's items have in common.
+//! [`ItemTemplate`]: the values of a bundle that its items have in common.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::clock::Timestamp;
 use crate::key::Key;
 use crate::payload::Payload;
 use crate::queue::{DEFAULT_QUEUE, Placement};
-use crate::store::{Execution, Parent, Start, State};
+use crate::store::{Execution, ItemOutcome, Parent, Start, State};
 
 /// Returns the placement of the bundles of a batch with this placement. Bundles without a queue key have the key of their
 /// batch as the queue key. So each batch has its turns, and no other execution waits behind all bundles of a batch.
@@ -19,7 +19,7 @@ pub(crate) fn bundle_placement(batch: Key, placement: Option<&Placement>) -> Pla
 }
 
 /// Returns the placement of the items of a bundle: that of their batch.
-pub(crate) fn item_placement(bundle: &Execution) -> Option<Arc<Placement>> {
+fn item_placement(bundle: &Execution) -> Option<Arc<Placement>> {
     let placement = bundle.placement.as_ref()?;
     // a search asks for each item that it finds, so no text is made
     let batch = bundle.key.batch();
@@ -29,6 +29,24 @@ pub(crate) fn item_placement(bundle: &Execution) -> Option<Arc<Placement>> {
     }
     let is_default = *placement.queue == *DEFAULT_QUEUE && placement.priority == 0;
     (!is_default).then(|| Arc::new(Placement { key: "".into(), ..Placement::clone(placement) }))
+}
+
+/// Returns the execution of an item without a row of its own, without its input. `end` is its packed outcome.
+pub fn virtual_item(bundle: &Execution, item: Key, end: Option<ItemOutcome>) -> Execution {
+    let (status, outcome) =
+        end.map_or_else(|| (bundle.status, bundle.outcome.clone()), |end| (end.status, end.outcome));
+    Execution {
+        key: item,
+        parent: item.batch().map(|key| Parent { key, is_detached: false }),
+        fingerprint: None,
+        owner: bundle.owner.filter(|_| !status.is_terminal()),
+        is_parked: bundle.is_parked && !status.is_terminal(),
+        status,
+        input: Payload::empty(),
+        outcome,
+        placement: item_placement(bundle),
+        ..bundle.clone()
+    }
 }
 
 /// The values of a bundle that an item with a row of its own takes over.
