@@ -6,7 +6,9 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // the output belongs to the test
 
+use std::io::Read;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
@@ -30,8 +32,6 @@ const MAX_MEMORY_KIB: u64 = 500_000;
 const PAGE_BUNDLES: u64 = 64;
 /// Maximum number of databases on which processes are killed.
 const MAX_DATABASES: u32 = 20;
-/// The time between two looks at the memory of a process that ends by itself.
-const MEMORY_INTERVAL: Duration = Duration::from_millis(20);
 const TEST_TIMEOUT: Duration = Duration::from_mins(20);
 
 /// The size of a run.
@@ -53,44 +53,58 @@ impl Scale {
     }
 }
 
+/// Returns the maximum memory that a process has taken so far, in KiB; 0 where the system does not report it.
+fn peak_memory(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.strip_suffix("kB"));
+    peak.map_or(0, |kib| kib.trim().parse().unwrap())
+}
+
 /// A process that submits the batch or runs items; killed when it is dropped.
-struct Process(Child);
+struct Process {
+    child: Child,
+    /// Receives a message when the process has ended.
+    end: Receiver<()>,
+}
 
 impl Process {
     fn start(role: &str, url: &str, items: u64) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "child", "--nocapture"]).env(ROLE, role).env(URL, url);
-        command.env(ITEMS, items.to_string()).stdin(Stdio::null()).stdout(Stdio::null());
-        Self(command.spawn().unwrap())
-    }
-
-    /// Returns the maximum memory that the process has taken so far, in KiB; 0 where the system does not report it.
-    fn peak_memory(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap_or_default();
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.strip_suffix("kB"));
-        peak.map_or(0, |kib| kib.trim().parse().unwrap())
+        command.args(["--exact", "child"]).env(ROLE, role).env(URL, url);
+        command.env(ITEMS, items.to_string()).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut output = child.stdout.take().unwrap();
+        let (ended, end) = channel();
+        std::thread::spawn(move || {
+            let _ = output.read_to_end(&mut Vec::new());
+            let _ = ended.send(());
+        });
+        Self { child, end }
     }
 
     /// Kills the process. Returns its maximum memory.
     fn kill(mut self) -> u64 {
-        let memory = self.peak_memory();
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
+        let memory = peak_memory(self.child.id());
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
         memory
     }
 
-    /// Whether the process has ended by itself, without an error.
-    fn has_ended(&mut self) -> bool {
-        let status = self.0.try_wait().unwrap();
-        assert!(status.is_none_or(|status| status.success()), "a process failed: {status:?}");
-        status.is_some()
+    /// Waits until the process has ended by itself without an error, for at most this time. Returns whether it has.
+    fn ends_within(&mut self, time: Duration) -> bool {
+        if self.end.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
+            return false;
+        }
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "a process failed: {status:?}");
+        true
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -129,6 +143,8 @@ async fn submit(url: &str, items: u64) {
     let client = Client::open(stepfast::connect(url).await.unwrap()).await.unwrap();
     client.submit_batch(&workflow(), 0..items).batch_id(BATCH_ID).await.unwrap();
     client.shutdown(Duration::from_secs(10)).await.unwrap();
+    let memory = peak_memory(std::process::id());
+    assert!(memory < MAX_MEMORY_KIB, "the submission took {memory} KiB");
 }
 
 async fn work(url: &str) {
@@ -153,11 +169,15 @@ async fn run(url: &str, scale: Scale, max_kills: u32, rng: &mut fastrand::Rng) -
     let client = Client::open(stepfast::connect(url).await.unwrap()).await.unwrap();
     let mut workers: Vec<Process> = (0..WORKERS).map(|_| start("worker")).collect();
     let mut submitter = start("submitter");
+    let mut is_submitted = false;
     while tally.kills < max_kills {
-        // the moment of a kill is random
-        tokio::time::sleep(scale.max_pause.mul_f64(rng.f64())).await;
-        let is_submitted = submitter.has_ended();
-        if is_submitted && batch(&client).await.status().await.unwrap().is_terminal() {
+        // the moment of a kill is random; the first one is early, because a submission may end soon
+        let max_pause = if tally.kills == 0 { scale.max_pause / 5 } else { scale.max_pause };
+        let pause = max_pause.mul_f64(rng.f64());
+        if !is_submitted {
+            is_submitted = submitter.ends_within(pause);
+        } else if let Ok(counts) = tokio::time::timeout(pause, batch(&client).await.wait()).await {
+            counts.unwrap();
             break;
         }
         if !is_submitted && (tally.submitter_kills == 0 || rng.bool()) {
@@ -170,10 +190,7 @@ async fn run(url: &str, scale: Scale, max_kills: u32, rng: &mut fastrand::Rng) -
         }
         tally.kills += 1;
     }
-    while !submitter.has_ended() {
-        tally.memory = tally.memory.max(submitter.peak_memory());
-        tokio::time::sleep(MEMORY_INTERVAL).await;
-    }
+    assert!(is_submitted || submitter.ends_within(TEST_TIMEOUT), "the submission does not end");
     let counts = batch(&client).await.wait().await.unwrap();
     assert_eq!((counts.submitted, counts.ended.completed), (scale.items, scale.items), "{counts:?}");
     for worker in workers {
