@@ -2,6 +2,6 @@
 SELECT
     key, root, parent, is_detached, workflow_id, workflow, fingerprint, status, is_paused, owner, run_no,
     recoveries, created_at, ended_at, deadline_at, armed,
-    CASE WHEN status IN (0, 3) THEN (SELECT due_at FROM timers WHERE execution = executions.key) END, outcome, input,
+    (SELECT due_at FROM timers WHERE execution = executions.key), outcome, input,
     strikes, app_version, queue, queue_key, priority, dedup_id, run_timeout_ms
 FROM executions WHERE key = ?1
