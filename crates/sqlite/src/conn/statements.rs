@@ -177,7 +177,6 @@ pub(crate) enum Sql {
     InsertBundle,
     InsertBundleBatch,
     Bundles,
-    BundleFrom,
     BundleItemCount,
     BundledItems,
     InsertPack,
@@ -415,8 +414,7 @@ impl Sql {
             Sql::LastBundle => "SELECT max(key) FROM bundles WHERE key BETWEEN ?1 AND ?2",
             Sql::InsertBundle => include_str!("../../queries/insert_bundles.sql"),
             Sql::InsertBundleBatch => &INSERT_BUNDLE_BATCH,
-            Sql::Bundles => "SELECT key FROM bundles WHERE key BETWEEN ?1 AND ?2 ORDER BY key LIMIT ?3",
-            Sql::BundleFrom => "SELECT key, item_count FROM bundles WHERE key BETWEEN ?1 AND ?2 ORDER BY key LIMIT 1",
+            Sql::Bundles => "SELECT key, item_count FROM bundles WHERE key BETWEEN ?1 AND ?2 ORDER BY key LIMIT ?3",
             Sql::BundleItemCount => "SELECT item_count FROM bundles WHERE key = ?1",
             Sql::BundledItems => include_str!("../../queries/bundled_items.sql"),
             Sql::InsertPack => {

@@ -6,7 +6,7 @@ use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
 use stepfast_core::store::{
     BatchItems, BundleRecord, BundledItems, EndedItems, Execution, ExecutionId, Status, StoreError,
-    search_pack, virtual_item,
+    virtual_item,
 };
 
 use crate::conn::statements::{Sql, Statements};
@@ -121,9 +121,10 @@ fn load_first_items(
     let index_of = |item: &Key| item.item_index().unwrap_or_default();
     let range = items[0].item_index().and_then(|index| items[0].batch()?.bundles_from(index));
     let Some(range) = range else { return Ok(1) };
+    let (from, to) = range_bytes(&range);
     let bundle = sql
-        .get(Sql::BundleFrom)?
-        .query_row(range_bytes(&range), |row| Ok((key_of(row, 0), number::<u64>(row, 1))))
+        .get(Sql::Bundles)?
+        .query_row((from, to, 1), |row| Ok((key_of(row, 0), number::<u64>(row, 1))))
         .optional()?;
     let Some((bundle, item_count)) = bundle else { return Ok(items.len()) };
     let (bundle, item_count) = (bundle?, item_count?);
@@ -138,15 +139,8 @@ fn load_first_items(
         return Ok(count);
     };
     let indexes: Vec<u32> = items.iter().map(index_of).collect();
-    let mut ends = vec![None; items.len()];
-    for pack in load_packs(sql, &mut execution)? {
-        if search_pack(&pack, &indexes, &mut ends).is_none() {
-            // a damaged pack contains no outcomes
-            ends.fill(None);
-            break;
-        }
-    }
-    for ((item, end), found) in items.iter().zip(ends).zip(found) {
+    let packed = BundleRecord { packs: load_packs(sql, &mut execution)?, ..BundleRecord::default() };
+    for ((item, end), found) in items.iter().zip(packed.outcomes_of(&indexes)).zip(found) {
         let id = ExecutionId::Key(*item);
         let row = if has_promoted { find_execution(sql, &id, false)? } else { None };
         *found = Some(row.unwrap_or_else(|| virtual_item(&execution, *item, end)));

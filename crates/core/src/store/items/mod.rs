@@ -11,11 +11,13 @@ mod pack;
 mod template;
 
 use bytes::Bytes;
+use pack::search_pack;
+
 pub use counts::{BatchCounts, BatchItems, BundledItems, EndedItems};
 pub(crate) use inputs::input_of_item;
 pub use inputs::{PackedInputs, unpack_inputs};
 pub use lookup::load_items_by_bundle;
-pub use pack::{ItemOutcome, Pack, decode_pack, search_pack};
+pub use pack::{ItemOutcome, Pack, decode_pack};
 pub use template::virtual_item;
 pub(crate) use template::{ItemTemplate, bundle_placement};
 
@@ -54,7 +56,7 @@ impl BundleRecord {
 
     /// Returns the packed outcomes of the items with these indexes, which are in ascending order: `None` for each item that
     /// has no outcome yet or is promoted. A damaged pack contains no outcomes.
-    pub(crate) fn outcomes_of(&self, indexes: &[u32]) -> Vec<Option<ItemOutcome>> {
+    pub fn outcomes_of(&self, indexes: &[u32]) -> Vec<Option<ItemOutcome>> {
         let mut found = vec![None; indexes.len()];
         if self.packs.iter().any(|pack| search_pack(pack, indexes, &mut found).is_none()) {
             found.fill(None);

@@ -157,7 +157,11 @@ pub fn decode_pack(mut bytes: &[u8]) -> Option<Vec<ItemOutcome>> {
 /// Decodes the outcomes of these items from a column `outcomes`, and no others. `indexes` are in ascending order; `found`
 /// has a place for each. A place that has an outcome stays as it is. Returns `None` if the column is damaged before the last
 /// outcome that is searched for.
-pub fn search_pack(mut bytes: &[u8], indexes: &[u32], found: &mut [Option<ItemOutcome>]) -> Option<()> {
+pub(super) fn search_pack(
+    mut bytes: &[u8],
+    indexes: &[u32],
+    found: &mut [Option<ItemOutcome>],
+) -> Option<()> {
     let mut at = 0;
     while at < indexes.len() && !bytes.is_empty() {
         let (group, rest) = split_group(bytes)?;
