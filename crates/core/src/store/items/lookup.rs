@@ -1,5 +1,7 @@
 //! The lookup of items by their keys, for stores without a query of their own for it.
 
+use std::ops::Range;
+
 use super::virtual_item;
 use crate::key::Key;
 use crate::store::{Detail, Execution, ExecutionId, Record, Store, StoreError};
@@ -27,11 +29,10 @@ pub async fn load_items_by_bundle<S: Store + ?Sized>(
     Ok(found)
 }
 
-/// A bundle, and the range of the positions of the items in it that are searched for.
+/// A bundle, and the positions of the items in it that are searched for.
 struct SearchedBundle {
     key: Key,
-    begin: usize,
-    end: usize,
+    positions: Range<usize>,
 }
 
 /// Finds the bundles of items of one batch. The first item is at position `at` of all items.
@@ -47,7 +48,7 @@ async fn find_bundles<S: Store + ?Sized>(
         for key in &listed {
             let count = items.partition_point(|item| item.item_index() <= key.last_index());
             if count > 0 {
-                bundles.push(SearchedBundle { key: *key, begin: at, end: at + count });
+                bundles.push(SearchedBundle { key: *key, positions: at..at + count });
             }
             (items, at) = (&items[count..], at + count);
         }
@@ -68,11 +69,12 @@ async fn load_bundles<S: Store + ?Sized>(
     let ids: Vec<ExecutionId> = bundles.iter().map(|bundle| ExecutionId::Key(bundle.key)).collect();
     let records = store.load(&ids, Detail::Outcome).await?;
     let mut promoted = Vec::new();
-    for (SearchedBundle { begin, end, .. }, record) in bundles.iter().zip(records) {
+    for (SearchedBundle { positions, .. }, record) in bundles.iter().zip(records) {
         let Some(Record { execution, bundle: Some(bundle), .. }) = record else { continue };
-        let indexes: Vec<u32> = items[*begin..*end].iter().filter_map(|item| item.item_index()).collect();
+        let indexes: Vec<u32> =
+            items[positions.clone()].iter().filter_map(|item| item.item_index()).collect();
         let first = execution.key.first_index(bundle.item_count).unwrap_or_default();
-        for ((at, index), outcome) in (*begin..).zip(&indexes).zip(bundle.outcomes_of(&indexes)) {
+        for ((at, index), outcome) in positions.clone().zip(&indexes).zip(bundle.outcomes_of(&indexes)) {
             if bundle.promoted.binary_search(index).is_ok() {
                 promoted.push(at);
             } else if *index >= first {
