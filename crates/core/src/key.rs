@@ -219,7 +219,7 @@ impl Key {
     pub(crate) fn workflow_id(&self, given_id: Option<&str>) -> String {
         match (given_id, self.item_index(), self.batch()) {
             (Some(id), ..) => id.to_owned(),
-            (None, Some(index), Some(batch)) => format!("{batch}#{index}"),
+            (None, Some(index), Some(batch)) => item_id(batch, index),
             (None, ..) => self.to_string(),
         }
     }
@@ -265,6 +265,11 @@ impl fmt::Debug for Key {
 
 /// A map from keys to values. The hash is seeded, because transactions of other programs may choose keys.
 pub type KeyMap<V> = HashMap<Key, V, foldhash::fast::RandomState>;
+
+/// Returns the id of an item of the batch with this id.
+pub(crate) fn item_id(batch: impl fmt::Display, index: u32) -> String {
+    format!("{batch}#{index}")
+}
 
 #[cfg(test)]
 mod tests {

@@ -49,11 +49,6 @@ pub(crate) fn split_item_id(id: &str) -> Option<(&str, u32)> {
     Some((batch, digits.parse().ok()?))
 }
 
-/// Returns the id of an item of the batch with this id.
-pub(crate) fn item_id(batch: &str, index: u32) -> String {
-    format!("{batch}#{index}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

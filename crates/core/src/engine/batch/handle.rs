@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use crate::engine::handle::Handle;
 use crate::error::Error;
-use crate::key::Key;
-use crate::name_checks::item_id;
+use crate::key::{Key, item_id};
 use crate::runtime::inner::EngineInner;
 use crate::store::{BatchCounts, Filter, RequestResult, Status};
 
@@ -35,7 +34,7 @@ impl<O> BatchHandle<O> {
 
     /// Returns the workflow_id of the item with this index.
     pub fn item_id(&self, index: u32) -> String {
-        item_id(&self.batch_id(), index)
+        item_id(self.batch_id(), index)
     }
 
     /// Returns the key of the batch.

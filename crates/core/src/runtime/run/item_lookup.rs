@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::key::{Key, MAX_BATCH_ITEMS};
-use crate::name_checks::{item_id, split_item_id};
+use crate::key::{Key, MAX_BATCH_ITEMS, item_id};
+use crate::name_checks::split_item_id;
 use crate::payload::Payload;
 use crate::store::{
     Detail, Execution, ExecutionId, Record, Store, StoreError, input_of_item, unpack_inputs, virtual_item,
