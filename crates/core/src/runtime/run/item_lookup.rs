@@ -63,6 +63,10 @@ async fn find_item(
         return Ok(None);
     }
     let key = batch.item(index);
+    if detail == Detail::Outcome {
+        let item = store.load_items(&[key]).await?.pop().flatten();
+        return Ok(item.map(Record::without_details));
+    }
     if let Some(record) = load(store, ExecutionId::Key(key), detail).await? {
         return Ok(Some(record));
     }
@@ -70,13 +74,8 @@ async fn find_item(
     let Some(mut record) = load(store, ExecutionId::Key(bundle), detail).await? else { return Ok(None) };
     let Some(items) = record.bundle.take() else { return Ok(None) };
     let end = items.outcomes_of(&[index]).pop().flatten();
-    let input = match detail {
-        Detail::Outcome => Payload::empty(),
-        Detail::Full => {
-            let packed = std::mem::take(&mut record.execution.input);
-            load_input(store, bundle, packed, index).await?
-        }
-    };
+    let packed = std::mem::take(&mut record.execution.input);
+    let input = load_input(store, bundle, packed, index).await?;
     record.checkpoints.retain(|checkpoint| checkpoint.execution == key);
     record.attempts.retain(|attempt| attempt.execution == key);
     record.execution = Execution { input, ..virtual_item(&record.execution, key, end) };
