@@ -14,7 +14,8 @@ use std::time::Duration;
 use futures_util::TryStreamExt;
 use stepfast::store::{Detail, ExecutionId};
 use stepfast::{BatchHandle, Client, Context, Engine, Failure, Workflow};
-use stepfast_tests::crash::harness::fresh_database;
+use stepfast_tests::chaos::Form;
+use stepfast_tests::crash::harness::fresh_url;
 use stepfast_tests::engine::run_within;
 use tempfile::TempDir;
 
@@ -45,11 +46,10 @@ struct Scale {
 
 impl Scale {
     fn chosen() -> Self {
-        match std::env::var("STEPFAST_BATCH_KILLS").as_deref() {
-            Err(_) | Ok("short") => Self { items: 20_000, kills: 6, max_pause: Duration::from_millis(300) },
-            Ok("long") => Self { items: 1_000_000, kills: 30, max_pause: Duration::from_secs(2) },
-            Ok(other) => panic!("STEPFAST_BATCH_KILLS is short or long, not {other:?}"),
-        }
+        Form::from_variable("STEPFAST_BATCH_KILLS").pick(
+            Self { items: 20_000, kills: 6, max_pause: Duration::from_millis(300) },
+            Self { items: 1_000_000, kills: 30, max_pause: Duration::from_secs(2) },
+        )
     }
 }
 
@@ -235,23 +235,18 @@ async fn check_items(url: &str, batch: &BatchHandle<u64>, items: u64) {
     }
 }
 
-fn on_databases(store: &str) {
+fn on_databases(is_sqlite: bool) {
     let scale = Scale::chosen();
     let seed = std::env::var("STEPFAST_BATCH_KILLS_SEED").map(|seed| seed.parse().unwrap());
     let seed = seed.unwrap_or_else(|_| fastrand::u64(..));
     println!("STEPFAST_BATCH_KILLS_SEED={seed}");
-    let is_sqlite = store == "sqlite";
     let test = run_within(TEST_TIMEOUT, move |runtime| {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut all = Tally::default();
         for databases in 1.. {
             let directory = TempDir::new().unwrap();
             let tally = runtime.block_on(async {
-                let url = if is_sqlite {
-                    format!("sqlite:{}", directory.path().join("batch.db").display())
-                } else {
-                    fresh_database().await
-                };
+                let url = fresh_url(is_sqlite, directory.path()).await;
                 run(&url, scale, scale.kills.saturating_sub(all.kills).max(1), &mut rng).await
             });
             all.kills += tally.kills;
@@ -275,15 +270,15 @@ fn on_databases(store: &str) {
             );
         }
     });
-    test.unwrap_or_else(|error| panic!("{store}, seed {seed}: {error}"));
+    test.unwrap_or_else(|error| panic!("sqlite: {is_sqlite}, seed {seed}: {error}"));
 }
 
 #[test]
 fn every_item_of_a_large_batch_ends_once_on_sqlite() {
-    on_databases("sqlite");
+    on_databases(true);
 }
 
 #[test]
 fn every_item_of_a_large_batch_ends_once_on_postgres() {
-    on_databases("postgres");
+    on_databases(false);
 }

@@ -44,11 +44,7 @@ fn main() -> ExitCode {
         }
         return if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
-    let form = match variable("STEPFAST_CHAOS").as_deref() {
-        None | Some("short") => Form::Short,
-        Some("long") => Form::Long,
-        Some(other) => panic!("STEPFAST_CHAOS is short or long, not {other:?}"),
-    };
+    let form = Form::from_variable("STEPFAST_CHAOS");
     let seed =
         variable("STEPFAST_CHAOS_SEED").map(|seed| seed.parse().expect("STEPFAST_CHAOS_SEED is a number"));
     let seed = seed.unwrap_or_else(|| fastrand::u64(..));

@@ -14,7 +14,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use stepfast::graph::Graph;
 use stepfast::store::{Checkpoint, Record, RequestResult, Status};
 use stepfast::{Context, Engine, EngineBuilder, Error, Failure, Workflow};
-use stepfast_tests::crash::harness::fresh_database;
+use stepfast_tests::crash::harness::fresh_url;
 use stepfast_tests::engine::run_within;
 use stepfast_tests::engine::support::{BodyResult, Count, Latch, fresh_number, wait_in_step};
 use tempfile::TempDir;
@@ -110,11 +110,7 @@ fn on_each(test: impl AsyncFn(&str, bool) + Copy + Send + 'static) {
         let run = run_within(TEST_TIMEOUT, move |runtime| {
             let directory = TempDir::new().unwrap();
             runtime.block_on(async {
-                let url = if is_sqlite {
-                    format!("sqlite:{}", directory.path().join("kills.db").display())
-                } else {
-                    fresh_database().await
-                };
+                let url = fresh_url(is_sqlite, directory.path()).await;
                 test(&url, is_sqlite).await;
             });
         });

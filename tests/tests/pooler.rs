@@ -15,6 +15,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use stepfast::{PostgresOptions, PostgresStore};
 use stepfast_core::Store;
 use stepfast_core::store::{Filter, Start, StoreError};
+use stepfast_tests::chaos::Form;
 use stepfast_tests::crash::{child, harness};
 use stepfast_tests::engine::run_within;
 use stepfast_tests::fixtures::builders;
@@ -47,22 +48,18 @@ fn main() {
     }
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(6);
-    let is_long = match std::env::var("STEPFAST_POOLER").as_deref() {
-        Err(_) | Ok("short") => false,
-        Ok("long") => true,
-        Ok(other) => panic!("STEPFAST_POOLER is short or long, not {other:?}"),
-    };
+    let form = Form::from_variable("STEPFAST_POOLER");
     for noun in SHORT_FORM_NOUNS {
         assert!(engine::all().iter().any(|(it, ..)| it == noun), "the engine's suite has no noun {noun:?}");
     }
     let mut trials = Vec::new();
     for statements in PreparedStatements::supported() {
-        add_trials(&mut trials, *statements, is_long);
+        add_trials(&mut trials, *statements, form);
     }
     libtest_mimic::run(&arguments, trials).exit();
 }
 
-fn add_trials(trials: &mut Vec<Trial>, statements: PreparedStatements, is_long: bool) {
+fn add_trials(trials: &mut Vec<Trial>, statements: PreparedStatements, form: Form) {
     let prefix = if statements == PreparedStatements::Tracked { "prepared_statements::" } else { "" };
     for (noun, behaviour, run) in conformance::all() {
         trials.push(Trial::test(format!("{prefix}store::{noun}::{behaviour}"), move || {
@@ -73,7 +70,7 @@ fn add_trials(trials: &mut Vec<Trial>, statements: PreparedStatements, is_long: 
         }));
     }
     for (noun, behaviour, run) in
-        engine::all().into_iter().filter(|(noun, ..)| is_long || SHORT_FORM_NOUNS.contains(noun))
+        engine::all().into_iter().filter(|(noun, ..)| form == Form::Long || SHORT_FORM_NOUNS.contains(noun))
     {
         trials.push(Trial::test(format!("{prefix}engine::{noun}::{behaviour}"), move || {
             engine::run_case(pooled_with_running_clock(statements), run).map_err(Into::into)

@@ -38,10 +38,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     later_version::become_later();
-    let form = match std::env::var("STEPFAST_CHAOS").as_deref() {
-        Ok("long") => Form::Long,
-        _ => Form::Short,
-    };
+    let form = Form::from_variable("STEPFAST_CHAOS");
     let mut arguments = Arguments::from_args();
     // cases wait for leases and for the end of drains most of the time
     arguments.test_threads.get_or_insert(6);

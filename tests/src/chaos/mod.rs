@@ -35,6 +35,19 @@ pub enum Form {
 }
 
 impl Form {
+    /// Returns the form that an environment variable names: `short`, which is the default, or `long`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the variable has another value.
+    pub fn from_variable(name: &str) -> Self {
+        match std::env::var(name).as_deref() {
+            Err(_) | Ok("" | "short") => Form::Short,
+            Ok("long") => Form::Long,
+            Ok(other) => panic!("{name} is short or long, not {other:?}"),
+        }
+    }
+
     /// Returns the value for this form.
     pub fn pick<T>(self, short: T, long: T) -> T {
         match self {

@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -317,6 +318,11 @@ pub fn kill_at_random(kind: StoreKind, children: usize, kills: u64, seed: u64, p
         }
     }
     tally
+}
+
+/// Returns the URL of a new database: of a file in the folder, or on the test server.
+pub async fn fresh_url(is_sqlite: bool, folder: &Path) -> String {
+    if is_sqlite { format!("sqlite:{}", folder.join("test.db").display()) } else { fresh_database().await }
 }
 
 /// Creates a new database on the test server, and returns its URL.
