@@ -94,6 +94,23 @@ impl Key {
         Self(bytes)
     }
 
+    /// Returns the key of the batch that `parent` submits at `path`.
+    ///
+    /// The key sorts by `moment`, as that of [`derive_at`](Self::derive_at) does. Of the hash only 32 bits remain, so two
+    /// batches may have the same key. The key for the next `attempt` is another one.
+    pub(crate) fn derive_batch(
+        parent: Key,
+        run_no: u32,
+        path: &Path,
+        moment: Timestamp,
+        attempt: u32,
+    ) -> Self {
+        let mut bytes = Self::derive(parent, run_no, &path.child(attempt)).0;
+        bytes[..6].copy_from_slice(&Self::derive_at(parent, run_no, path, moment).0[..6]);
+        bytes[8] |= BATCH_VARIANT;
+        Self(bytes).with_number(BATCH_NUMBER)
+    }
+
     /// Mints the key of a batch in this shard.
     ///
     /// A hash of a minted key provides the bits beside the time and the number: two batches of the same millisecond
@@ -392,6 +409,24 @@ mod tests {
                     (None, None, None, false)
                 );
             }
+        }
+    }
+
+    #[test]
+    fn keys_of_submitted_batches_depend_on_all_parts() {
+        let (a, b) = (Key::mint(7), Key::mint(7));
+        let (one, two) = (Path::root().child(1), Path::root().child(2));
+        let moment = Timestamp::from_micros(0);
+        let key = Key::derive_batch(a, 1, &one, moment, 0);
+        assert_eq!(key, Key::derive_batch(a, 1, &one, moment, 0));
+        assert_eq!((key.is_batch(), key.shard(), &key.as_bytes()[..6]), (true, 7, &a.as_bytes()[..6]));
+        for other in [
+            Key::derive_batch(b, 1, &one, moment, 0),
+            Key::derive_batch(a, 2, &one, moment, 0),
+            Key::derive_batch(a, 1, &two, moment, 0),
+            Key::derive_batch(a, 1, &one, moment, 1),
+        ] {
+            assert_ne!(key, other);
         }
     }
 

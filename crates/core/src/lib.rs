@@ -76,7 +76,7 @@ pub use runtime::start::options::Due;
 pub use store::{BatchCounts, EndedItems, Filter, Page, RequestResult, Status, Store};
 pub use workflow::Workflow;
 pub use workflow::branch::{Branch, Either, Elapsed};
-pub use workflow::child::{Child, ChildHandle, StartChild, StartDetached};
+pub use workflow::child::{Child, ChildBatch, ChildHandle, StartChild, StartDetached, SubmitBatch};
 pub use workflow::context::Context;
 pub use workflow::retry::{Pauses, RetryPolicy, StepOptions};
 pub use workflow::step::Step;

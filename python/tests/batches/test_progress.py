@@ -17,7 +17,7 @@ may_end = threading.Event()
 
 
 @workflow
-def waits_for_event(n: int) -> int:
+def ends_when_allowed(n: int) -> int:
     may_end.wait(60)
     return n
 
@@ -34,7 +34,7 @@ def test_wait_writes_lines_outside_of_a_terminal(
     monkeypatch.setattr(progress, "MIN_PERIOD", 0.01)
     may_end.clear()
     with Engine(sqlite_url) as engine:
-        batch = engine.submit_batch(waits_for_event, [(n,) for n in range(3)], batch_id="[red]photos")
+        batch = engine.submit_batch(ends_when_allowed, [(n,) for n in range(3)], batch_id="[red]photos")
         with pytest.raises(ResultTimeout, match="0.2 s"):
             batch.wait(0.2, progress=True)
         assert capsys.readouterr() == ("", "batch [red]photos: 0 of 3 items have ended\n")

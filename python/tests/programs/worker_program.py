@@ -1,12 +1,14 @@
 """A worker that a test ends by a signal.
 
-Usage: `python worker_program.py URL PIPE GRACE [async]`. The worker writes a line into PIPE when it is open,
-when a body begins, and when the worker has drained. If the worker fails, the last line has the reason.
+Usage: `python worker_program.py URL PIPE GRACE [async]`. The worker writes a line into PIPE when its engine is
+open and handles signals, when a body begins, and when the worker has drained. If the worker fails, the last
+line has the reason.
 """
 
 import asyncio
 import os
 import pathlib
+import signal
 import sys
 import time
 
@@ -16,6 +18,20 @@ from stepfast import AsyncEngine, Engine, SchemaMismatch, step, workflow
 def write_line(text: str) -> None:
     with open(sys.argv[2], "a") as pipe:
         pipe.write(f"{os.getpid()} {text}\n")
+
+
+set_handler = signal.signal
+
+
+def set_handler_and_report(number, handler):
+    """Sets the handler of a signal, and reports `open` as soon as `work` handles both signals.
+
+    A test that sends a signal earlier would end the process: Python's own handlers are still in place.
+    """
+    previous = set_handler(number, handler)
+    if signal.getsignal(signal.SIGTERM) is signal.getsignal(signal.SIGINT):
+        write_line("open")
+    return previous
 
 
 @step
@@ -46,17 +62,16 @@ async def worker_waits_on_loop(path: str) -> int:
 
 async def work_on_loop() -> None:
     async with AsyncEngine(sys.argv[1]) as engine:
-        write_line("open")
         await engine.work(float(sys.argv[3]))
 
 
 def work_in_threads() -> None:
     with Engine(sys.argv[1]) as engine:
-        write_line("open")
         engine.work(float(sys.argv[3]))
 
 
 if __name__ == "__main__":
+    signal.signal = set_handler_and_report
     try:
         if len(sys.argv) > 4:
             asyncio.run(work_on_loop())

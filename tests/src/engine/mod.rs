@@ -28,6 +28,7 @@ mod cancel;
 mod cancelled;
 mod changed_code;
 mod child;
+mod child_batch;
 mod client;
 mod crash_loop;
 mod drain;
@@ -81,6 +82,7 @@ nouns![
     cancelled,
     changed_code,
     child,
+    child_batch,
     client,
     drain,
     fan_in,

@@ -221,7 +221,7 @@ impl Committer {
         }
         progress.reserved += part.metas.iter().map(|meta| meta.reserved as usize).sum::<usize>();
         progress.bytes += part.bytes as u64;
-        self.observer.on_committed(&part.writes);
+        self.observer.on_committed(&part.writes, &outcomes);
         for (index, outcome) in outcomes {
             let (write, meta) = (&part.writes[index], &part.metas[index]);
             if matches!(write, Write::Wake(_)) {

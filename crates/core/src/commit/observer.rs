@@ -10,8 +10,9 @@ pub(crate) trait CommitObserver: Send + Sync {
     /// Handles a Write whose outcome is not `Applied`.
     fn on_settled(&self, lane: u16, settled: SettledWrite<'_>);
     /// Handles the Writes of a flush that was committed, and Writes whose outcomes the slow lane has found. A Write of
-    /// the slow lane may be rejected, dropped or fenced, and is then not durable.
-    fn on_committed(&self, writes: &[Write]);
+    /// the slow lane may be rejected, dropped or fenced, and is then not durable. `outcomes` are those outcomes of the
+    /// flush that are not `Applied`, by index.
+    fn on_committed(&self, writes: &[Write], outcomes: &[(usize, Outcome)]);
     /// Handles the fence of a registration: its owned Writes are dropped, and unowned Writes wait for
     /// [`Lane::rebind`](super::Lane::rebind).
     fn on_fenced(&self, worker: WorkerId);

@@ -94,7 +94,7 @@ pub(super) fn spawn(
             }
             let freed = lane.staging().take_freed();
             lane.0.budget.add_permits(entry.meta.reserved as usize + freed);
-            observer.on_committed(std::slice::from_ref(&entry.write));
+            observer.on_committed(std::slice::from_ref(&entry.write), &[]);
             lane.0.committer_wakeup.notify_one();
         }
     };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::input::{GuestInput, GuestWorkflow};
 use super::run_control::RunControl;
 use crate::clock::Timestamp;
+use crate::engine::batch::{BatchInput, ItemResult};
 use crate::failure::Failure;
 use crate::graph::{TaskPlace, begin_task_call, is_repeated};
 use crate::guest::step::GuestStep;
@@ -14,9 +15,11 @@ use crate::name::Name;
 use crate::path::Path;
 use crate::payload::Payload;
 use crate::runtime::run::Run;
+use crate::runtime::run::call::Call;
 use crate::runtime::start::options::StartOptions;
+use crate::store::BatchCounts;
 use crate::workflow::branch::ActiveBranch;
-use crate::workflow::child::NewChild;
+use crate::workflow::child::{NewBatch, NewChild};
 use crate::workflow::context::Context;
 use crate::workflow::retry::StepOptions;
 use crate::workflow::sleep::{sleep_for, sleep_until};
@@ -77,9 +80,8 @@ impl GuestBranch {
         workflow: &GuestWorkflow,
         key: Key,
     ) -> impl Future<Output = Result<Payload, Failure>> + Send + use<> {
-        let path = self.cx.next_path();
-        let call = crate::workflow::child::begin_result_call(&self.cx.run, path, &workflow.definition.name);
-        crate::workflow::child::wait_for_result(call, key)
+        let call = self.begin_result_call(workflow);
+        async move { crate::workflow::child::wait_for_result(&call, key).await }
     }
 
     /// Begins a step; see [`Context::step`]. The task that polls the step runs its body.
@@ -158,6 +160,46 @@ impl GuestBranch {
         let (fingerprint, input) = (input.fingerprint(), input.payload);
         let child = NewChild { definition, input, fingerprint, options, is_detached };
         async move { crate::workflow::child::start_recorded(&run, path, child).await }
+    }
+
+    /// Submits a batch; see [`Context::submit_batch`]. The options must not include an option that a batch cannot have.
+    pub fn submit_batch(
+        &mut self,
+        workflow: &GuestWorkflow,
+        inputs: Vec<GuestInput>,
+        options: Option<Box<StartOptions>>,
+    ) -> impl Future<Output = Result<Key, Failure>> + Send + use<> {
+        let path = self.cx.next_path();
+        let (run, definition) = (self.cx.run.clone(), workflow.definition.clone());
+        let inputs = inputs.into_iter().map(BatchInput::from).collect();
+        let batch = NewBatch { definition, inputs, options };
+        async move { crate::workflow::child::submit_recorded(&run, path, batch).await }
+    }
+
+    /// Waits until a batch that was submitted has ended, and counts its items; see
+    /// [`ChildBatch::wait`](crate::ChildBatch::wait).
+    pub fn batch_counts(
+        &mut self,
+        workflow: &GuestWorkflow,
+        key: Key,
+    ) -> impl Future<Output = Result<BatchCounts, Failure>> + Send + use<> {
+        crate::workflow::child::wait_for_counts(self.begin_result_call(workflow), key)
+    }
+
+    /// Waits until a batch that was submitted has ended, and reads the results of its items; see
+    /// [`ChildBatch::results`](crate::ChildBatch::results).
+    pub fn batch_results(
+        &mut self,
+        workflow: &GuestWorkflow,
+        key: Key,
+    ) -> impl Future<Output = Result<Vec<ItemResult<Payload>>, Failure>> + Send + use<> {
+        crate::workflow::child::wait_for_results(self.begin_result_call(workflow), key)
+    }
+
+    /// Begins a call that waits for a child or a batch which was started before.
+    fn begin_result_call(&mut self, workflow: &GuestWorkflow) -> Call {
+        let path = self.cx.next_path();
+        crate::workflow::child::begin_result_call(&self.cx.run, path, &workflow.definition.name)
     }
 
     /// Returns the object with which code outside of the run queries and stops the run.

@@ -14,8 +14,8 @@ use crate::payload::Payload;
 use crate::runtime::inner::EngineInner;
 use crate::runtime::run::{Interrupt, Run};
 use crate::store::{
-    Checkpoint, CheckpointKind, DeleteChunks, Outcome, RequestKind, RequestResult, Start, State, Status,
-    StoreError, Transition, WorkerId, Write,
+    Checkpoint, CheckpointKind, DeleteChunks, Detail, ExecutionId, Outcome, RequestKind, RequestResult,
+    Start, State, Status, StoreError, Transition, WorkerId, Write,
 };
 
 /// The engine as the observer of its lanes.
@@ -62,12 +62,12 @@ impl CommitObserver for EngineObserver {
         }
     }
 
-    fn on_committed(&self, writes: &[Write]) {
+    fn on_committed(&self, writes: &[Write], outcomes: &[(usize, Outcome)]) {
         let Some(engine) = self.0.upgrade() else { return };
         let has_watchers = engine.completion_watch.has_watchers();
         let (mut has_ready, mut is_slot_free) = (false, false);
         let (mut due_at, mut deadline_at) = (i64::MAX, i64::MAX);
-        for write in writes {
+        for (index, write) in writes.iter().enumerate() {
             let (key, state) = match write {
                 Write::Start(start) => (start.key, &start.state),
                 Write::Transition(change) => {
@@ -81,8 +81,11 @@ impl CommitObserver for EngineObserver {
                 }
                 Write::Wake(key) => {
                     has_ready = true;
-                    if has_watchers && key.is_batch() {
-                        engine.completion_watch.notify(*key);
+                    if key.is_batch() && outcomes.iter().all(|(other, _)| *other != index) {
+                        if has_watchers {
+                            engine.completion_watch.notify(*key);
+                        }
+                        engine.wake_parent_of_batch(*key);
                     }
                     continue;
                 }
@@ -136,6 +139,20 @@ impl CommitObserver for EngineObserver {
 }
 
 impl EngineInner {
+    /// Wakes the workflow that has submitted a batch, which has ended, and that may wait for the batch.
+    fn wake_parent_of_batch(self: &Arc<Self>, batch: Key) {
+        let engine = self.clone();
+        self.runtime.spawn(async move {
+            let batch = engine.query_with_retry(|| engine.load(ExecutionId::Key(batch), Detail::Outcome));
+            if let Ok(Some(batch)) = batch.await
+                && let Some(parent) = batch.execution.parent
+            {
+                crate::crash_point!("batch ended and parent not woken");
+                engine.stage_unowned(parent.key, Write::Wake(parent.key));
+            }
+        });
+    }
+
     /// Stops the run of a Start that was not applied, and deletes the chunks of its input.
     fn discard_start(&self, start: &Start) {
         self.disown(start.key);

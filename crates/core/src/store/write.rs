@@ -469,7 +469,9 @@ impl Write {
             | Write::DeleteChunks(_)
             | Write::Pack(_) => true,
             Write::Chunk(chunk) => !chunk.is_unowned,
-            Write::Start(start) => start.parent.is_some() && start.item_count.is_none(),
+            Write::Start(start) => {
+                start.parent.is_some() && (start.item_count.is_none() || start.key.is_batch())
+            }
             Write::Wake(_) | Write::Request(_) | Write::CloseBatch(_) => false,
         }
     }

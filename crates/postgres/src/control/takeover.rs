@@ -348,6 +348,21 @@ pub(super) async fn wake_satisfied(
     now: Option<Timestamp>,
     changes: &mut Changes,
 ) -> Result<(), DbError> {
+    let may_have_ended = wake_parents(session, now, changes).await?;
+    if may_have_ended && end_batches(session, now, changes).await? {
+        // parents of these batches may wait for them
+        wake_parents(session, now, changes).await?;
+    }
+    Ok(())
+}
+
+/// Wakes executions that wait for a child that has ended. Returns whether there are closed batches, which may have to be
+/// ended.
+async fn wake_parents(
+    session: &Session,
+    now: Option<Timestamp>,
+    changes: &mut Changes,
+) -> Result<bool, DbError> {
     let find = Query { sql: Sql::SatisfiedWaits, action: "finding satisfied waits", params: Vec::new() };
     let found = pipeline::run(session, TxPart::Begin, &[find]).await?;
     let (batches, keys): (Vec<Key>, Vec<Key>) =
@@ -361,33 +376,35 @@ pub(super) async fn wake_satisfied(
     if woken > 0 {
         changes.merge(Changes::ready(woken));
     }
-    if batches.is_empty() { Ok(()) } else { end_batches(session, now, changes).await }
+    Ok(!batches.is_empty())
 }
 
 /// The maximum number of batches that one statement checks.
 const MAX_CHECKED_BATCHES: usize = 5_000;
 
-/// Ends the batches of which nothing is left to run, and adds them to `changes`.
+/// Ends the batches of which nothing is left to run, and adds them to `changes`. Returns whether there were any.
 async fn end_batches(
     session: &Session,
     now: Option<Timestamp>,
     changes: &mut Changes,
-) -> Result<(), DbError> {
-    let mut last_checked = Key::default();
+) -> Result<bool, DbError> {
+    let (mut last_checked, mut has_ended) = (Key::default(), false);
     loop {
         let params = vec![param(to_uuid(last_checked)), param(MAX_CHECKED_BATCHES as i64)];
         let find = Query { sql: Sql::ClosedBatches, action: "finding closed batches", params };
         let closed = parse_keys(&pipeline::run(session, TxPart::Standalone, &[find]).await?)?;
-        let Some(last) = closed.last() else { return Ok(()) };
+        let Some(last) = closed.last() else { return Ok(has_ended) };
         last_checked = *last;
         let complete = pipeline::run(session, TxPart::Begin, &[complete_batches_query(&closed)]).await?;
         let complete = parse_keys(&complete)?;
         let end = (!complete.is_empty()).then(|| end_batches_query(&complete, now));
         for ended in &pipeline::run(session, TxPart::End, end.as_slice()).await? {
-            parse_ended_batches(ended)?.into_iter().for_each(|key| changes.add_ended(key));
+            let ended = parse_ended_batches(ended)?;
+            has_ended |= !ended.is_empty();
+            ended.into_iter().for_each(|key| changes.add_ended(key));
         }
         if closed.len() < MAX_CHECKED_BATCHES {
-            return Ok(());
+            return Ok(has_ended);
         }
     }
 }

@@ -50,8 +50,8 @@ impl Database {
         }
         if self.is_sweep_due.load(SeqCst) {
             stepfast_core::crash_point!("sqlite requeued without hint");
-            self.wake_satisfied()?;
             self.end_complete_batches()?;
+            self.wake_satisfied()?;
             self.delete_orphaned_slots()?;
             self.is_sweep_due.store(false, SeqCst);
         }

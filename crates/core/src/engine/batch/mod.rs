@@ -17,7 +17,7 @@ pub use handle::BatchHandle;
 pub use results::ItemResult;
 pub(crate) use results::read_results;
 pub use submission::BatchInput;
-pub(crate) use submission::submit;
+pub(crate) use submission::{batch_start, check_count, name_item, submit, submit_items};
 
 use crate::engine::Engine;
 use crate::engine::submission::{ArcRef, Submission};

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use futures_util::stream::{Stream, StreamExt};
+use futures_util::stream::{self, Stream, StreamExt};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::BatchHandle;
@@ -52,6 +52,8 @@ struct BatchSubmission<'s> {
     batch: Key,
     batch_id: Option<Arc<str>>,
     placement: Option<Arc<Placement>>,
+    /// Whether bundles have fingerprints: the batch may be submitted again.
+    is_compared: bool,
     /// Whether the batch existed before, perhaps with these bundles.
     is_continued: bool,
     /// The inputs of the next bundle.
@@ -117,25 +119,12 @@ pub(crate) async fn submit<O>(
     }
     let batch = Key::mint_batch(engine.shard);
     let start = batch_start(&submission, batch, batch_id.clone(), placement.clone(), expected_count);
-    let lane = engine.lane_of(batch);
-    let generation = lane.generation();
+    let mut new = BatchSubmission::new(&submission, batch, batch_id, placement);
+    new.is_compared = new.batch_id.is_some();
+    let (lane, generation) = (new.lane, new.lane.generation());
     let reserved = lane.reserve(start.attributes.size() + chunks::ROW_BYTES).await;
     let staged = Staged { generation, tree: batch, write: Write::Start(start), reserved, fate: None };
-    let mut new = BatchSubmission {
-        submission: &submission,
-        lane,
-        batch,
-        batch_id,
-        placement,
-        is_continued: false,
-        inputs: PackedInputs::default(),
-        given_fingerprints: Vec::new(),
-        fingerprint: 0,
-        bundled: 0,
-        prepared: vec![(staged, None)],
-        start_lsn: None,
-        in_flight: VecDeque::new(),
-    };
+    new.prepared.push((staged, None));
     let mut is_closed = expected_count.is_some();
     if id_lock.is_some() {
         // another batch may have the id
@@ -159,8 +148,26 @@ pub(crate) async fn submit<O>(
     Ok(BatchHandle::new(engine.clone(), new.batch, new.batch_id.clone()))
 }
 
+/// Submits the items of a batch that a workflow has started with this `count` of items. If `is_continued`, an earlier run
+/// of the workflow may have submitted some of them.
+pub(crate) async fn submit_items(
+    submission: &Submission<'_>,
+    batch: Key,
+    placement: Option<Arc<Placement>>,
+    is_continued: bool,
+    inputs: &[BatchInput],
+) -> Result<(), Error> {
+    let mut started = BatchSubmission::new(submission, batch, None, placement);
+    started.is_compared = true;
+    started.is_continued = is_continued;
+    let inputs = pin!(stream::iter(inputs.iter().cloned().map(Ok)));
+    let count = started.submit_inputs(inputs).await?;
+    // the earlier run may have started the batch with another number of items
+    if is_continued { started.close(count).await } else { Ok(()) }
+}
+
 /// Returns the Start of a batch, which is closed if the number of its items is known.
-fn batch_start(
+pub(crate) fn batch_start(
     submission: &Submission<'_>,
     batch: Key,
     batch_id: Option<Arc<str>>,
@@ -197,7 +204,7 @@ fn batch_start(
 }
 
 /// Returns an error if a batch cannot have this number of items.
-fn check_count(count: u64) -> Result<(), Error> {
+pub(crate) fn check_count(count: u64) -> Result<(), Error> {
     if count <= MAX_BATCH_ITEMS {
         return Ok(());
     }
@@ -205,7 +212,31 @@ fn check_count(count: u64) -> Result<(), Error> {
     Err(Error::Invalid { input: "inputs", reason })
 }
 
-impl BatchSubmission<'_> {
+impl<'s> BatchSubmission<'s> {
+    fn new(
+        submission: &'s Submission<'s>,
+        batch: Key,
+        batch_id: Option<Arc<str>>,
+        placement: Option<Arc<Placement>>,
+    ) -> Self {
+        Self {
+            submission,
+            lane: submission.engine.lane_of(batch),
+            batch,
+            batch_id,
+            placement,
+            is_compared: false,
+            is_continued: false,
+            inputs: PackedInputs::default(),
+            given_fingerprints: Vec::new(),
+            fingerprint: 0,
+            bundled: 0,
+            prepared: Vec::new(),
+            start_lsn: None,
+            in_flight: VecDeque::new(),
+        }
+    }
+
     /// Waits until the batch's Start is durable, and handles its outcome. Returns whether the batch is new.
     async fn resolve_start(&mut self) -> Result<bool, Error> {
         self.stage_prepared()?;
@@ -272,7 +303,7 @@ impl BatchSubmission<'_> {
             if is_full {
                 self.stage_bundle().await?;
             }
-            if self.batch_id.is_some() {
+            if self.is_compared {
                 self.given_fingerprints.extend(fingerprint.map(|given| (self.inputs.count(), given)));
                 let fingerprint = fingerprint.unwrap_or_else(|| payload.fingerprint());
                 let pair = [self.fingerprint, fingerprint].map(u64::to_be_bytes);
@@ -335,7 +366,7 @@ impl BatchSubmission<'_> {
         let first_item = self.bundled as u32;
         let bundle = self.batch.bundle(first_item + (count - 1));
         let packed = self.inputs.take();
-        let fingerprint = self.batch_id.is_some().then_some(std::mem::take(&mut self.fingerprint));
+        let fingerprint = self.is_compared.then_some(std::mem::take(&mut self.fingerprint));
         let (lane, generation) = (self.lane, self.lane.generation());
         let is_inline = packed.len() <= INLINE_LIMIT;
         let reserved = if is_inline { lane.try_reserve(packed.len() + chunks::ROW_BYTES) } else { 0 };
@@ -474,7 +505,7 @@ fn fills_flush<'b>(bundles: impl Iterator<Item = &'b PreparedBundle>) -> bool {
 }
 
 /// Returns the error of an input with the index of its item.
-fn name_item(error: Error, index: u64) -> Error {
+pub(crate) fn name_item(error: Error, index: u64) -> Error {
     match error {
         Error::Encode { type_name, reason } => {
             Error::Encode { type_name, reason: format!("item {index} of the batch: {reason}") }

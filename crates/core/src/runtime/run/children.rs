@@ -17,7 +17,7 @@ pub(super) fn take_unended_children(run: &Run) -> Vec<Key> {
 }
 
 /// Stages a request to cancel each of `children`, and interrupts those that run here.
-pub(super) fn cancel_children(run: &Run, children: Vec<Key>, failure: &Failure) {
+pub(crate) fn cancel_children(run: &Run, children: Vec<Key>, failure: &Failure) {
     let reason = Payload::from_failure(failure);
     for execution in children {
         let (id, at, kind) = (Key::mint(0), run.engine.now(), RequestKind::Cancel);

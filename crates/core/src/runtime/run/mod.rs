@@ -3,7 +3,7 @@
 
 pub(crate) mod bundle;
 pub(crate) mod call;
-mod children;
+pub(crate) mod children;
 pub(crate) mod chunks;
 pub(crate) mod delivery;
 mod detached;

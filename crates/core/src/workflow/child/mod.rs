@@ -1,8 +1,11 @@
 //! Children: executions that a workflow starts on its own lane. A replay derives the same keys for them.
 
+mod batch;
 mod start;
 mod wait;
 
+pub use batch::{ChildBatch, SubmitBatch};
+pub(crate) use batch::{NewBatch, submit_recorded, wait_for_counts, wait_for_results};
 pub(crate) use start::{NewChild, start_recorded};
 
 use std::future::IntoFuture;
@@ -187,7 +190,7 @@ impl<O: DeserializeOwned> ChildHandle<O> {
     /// Waits for the child's output, as a call of the branch `cx`.
     pub async fn result(self, cx: &mut Context) -> Result<O, Failure> {
         let path = cx.next_path();
-        wait_for_result(begin_result_call(&cx.run, path, &self.name), self.key).await
+        wait_for_result(&begin_result_call(&cx.run, path, &self.name), self.key).await
     }
 }
 
@@ -197,9 +200,9 @@ pub(crate) fn begin_result_call(run: &Arc<Run>, path: Path, name: &Arc<str>) -> 
 }
 
 /// Waits for the output of a child that was started before.
-pub(crate) async fn wait_for_result<O: FromPayload>(call: Call, key: Key) -> Result<O, Failure> {
+pub(crate) async fn wait_for_result<O: FromPayload>(call: &Call, key: Key) -> Result<O, Failure> {
     match call.wait_recorded().await {
-        Some(delivery) => recorded_output(&call, delivery.kind, delivery.outcome).await,
-        None => wait_for_end(&call, key, false).await,
+        Some(delivery) => recorded_output(call, delivery.kind, delivery.outcome).await,
+        None => wait_for_end(call, key, false).await,
     }
 }

@@ -37,35 +37,54 @@ pub(crate) struct NewChild {
 /// Starts a child as a call of its own and records the start. Every replay continues with the same child, even in a
 /// later run of the execution.
 pub(crate) async fn start_recorded(run: &Arc<Run>, path: Path, child: NewChild) -> Result<Key, Failure> {
-    let fingerprint = Some(child.fingerprint);
-    let name = child.definition.name.clone().into();
     // read first: until the call has begun, no delivery can change this time
     let last_delivery_at = run.state().delivery.delivered_at;
-    let call = Call::begin(run, path, &name, CallKind::ChildStart, fingerprint);
-    if let Some(delivery) = call.wait_recorded().await {
-        if delivery.kind == CheckpointKind::Failed {
-            return Err(delivery.outcome.to_failure());
-        }
-        let key = recorded_key(&call, &delivery.outcome).await;
-        if !child.is_detached {
-            let state =
-                if run.engine.runs.get(key).is_some() { ChildState::Local } else { ChildState::Remote };
-            run.state().children.insert(key, state);
-        }
-        return Ok(key);
+    let call = begin_start_call(run, path, &child.definition, child.fingerprint);
+    if let Some(recorded) = recorded_start(&call, child.is_detached).await {
+        return recorded;
     }
     let key = Key::derive_at(run.key, run.run_no, &call.path, last_delivery_at);
-    match start_or_attach(&call, child, key).await {
+    let started = start_or_attach(&call, child, key).await;
+    record_start(&call, started).await
+}
+
+/// Begins the call that starts a child or a batch. `fingerprint` is that of the input.
+pub(super) fn begin_start_call(
+    run: &Arc<Run>,
+    path: Path,
+    definition: &Definition,
+    fingerprint: u64,
+) -> Call {
+    Call::begin(run, path, &definition.name.clone().into(), CallKind::ChildStart, Some(fingerprint))
+}
+
+/// Returns the key or the failure that a start has recorded; `None` if the start is not recorded.
+pub(super) async fn recorded_start(call: &Call, is_detached: bool) -> Option<Result<Key, Failure>> {
+    let delivery = call.wait_recorded().await?;
+    if delivery.kind == CheckpointKind::Failed {
+        return Some(Err(delivery.outcome.to_failure()));
+    }
+    let run = &call.run;
+    let key = recorded_key(call, &delivery.outcome).await;
+    if !is_detached {
+        let state = if run.engine.runs.get(key).is_some() { ChildState::Local } else { ChildState::Remote };
+        run.state().children.insert(key, state);
+    }
+    Some(Ok(key))
+}
+
+/// Records a start, and returns its result.
+pub(super) async fn record_start(call: &Call, started: Result<Key, Failure>) -> Result<Key, Failure> {
+    match &started {
         Ok(key) => {
             crate::crash_point!("child started and not recorded");
             call.deliver(CheckpointKind::Started, Payload::encode(&key.to_string())?, 0).await;
-            Ok(key)
         }
         Err(failure) => {
-            call.deliver(CheckpointKind::Failed, Payload::from_failure(&failure), 0).await;
-            Err(failure)
+            call.deliver(CheckpointKind::Failed, Payload::from_failure(failure), 0).await;
         }
     }
+    started
 }
 
 /// Starts the child of a call, or attaches to an existing execution. That execution was started by an earlier run of
@@ -96,14 +115,7 @@ pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> R
         return Ok(key);
     }
     let placement = resolve_placement(call, options, is_detached).await?;
-    {
-        // a call that waits for budget must not hold budget: the budget of the run's own Start is released only when
-        // that Start is flushed
-        let mut state = run.state();
-        if !state.is_closed {
-            let _ = run.ensure_row_staged(&mut state);
-        }
-    }
+    stage_own_row(run);
     let attributes = options.attributes.size();
     let (stored, mut reserved) =
         chunks::store(ChunkTarget::for_run(run, key), input.clone(), attributes).await;
@@ -180,15 +192,26 @@ pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> R
             ))
             .permanent()),
             Outcome::Deduplicated(Some(existing)) => resolve_deduplicated(options, &definition, &existing),
-            Outcome::Rejected(reason) => Err(Failure::with_kind(
-                crate::failure::OUTCOME_REJECTED,
-                format!("the child could not be started: {reason}"),
-            )
-            .permanent()),
+            Outcome::Rejected(reason) => Err(rejected_start(&reason)),
             // the run is closed or disowned: its task stops the code
             _ => std::future::pending().await,
         };
     }
+}
+
+/// Stages the Start of the run itself, unless it was staged before. A call that waits for budget must not hold budget, and
+/// the budget of this Start is released only when the Start is flushed.
+pub(super) fn stage_own_row(run: &Run) {
+    let mut state = run.state();
+    if !state.is_closed {
+        let _ = run.ensure_row_staged(&mut state);
+    }
+}
+
+/// Returns the failure of a start that the store has rejected.
+pub(super) fn rejected_start(reason: &str) -> Failure {
+    let message = format!("the child could not be started: {reason}");
+    Failure::with_kind(crate::failure::OUTCOME_REJECTED, message).permanent()
 }
 
 /// Returns the key of the unfinished execution that has the dedup_id of a start, if the start accepts it.
@@ -270,7 +293,7 @@ async fn start_guarded(
 }
 
 /// Returns the placement that the child's options ask for; `None` for no queue.
-async fn resolve_placement(
+pub(super) async fn resolve_placement(
     call: &Call,
     options: &StartOptions,
     is_detached: bool,
