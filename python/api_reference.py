@@ -39,7 +39,10 @@ GROUPS: Final = {
         "ReplayFilter",
     ),
     "Queues": ("queues", "Queue QueueInfo Rate"),
-    "Batches": ("batches", "BatchHandle AsyncBatchHandle BatchCounts ItemResult BatchOptions"),
+    "Batches": (
+        "batches",
+        "BatchHandle AsyncBatchHandle ChildBatch AsyncChildBatch BatchCounts ItemResult BatchOptions ChildBatchOptions",
+    ),
     "Outboxes": ("outbox", "Outbox AsyncOutbox DeadLetter"),
     "The current execution, and errors": (
         "python-errors",

@@ -4,9 +4,7 @@ acts, and a thousand of them share one flush."""
 from stepfast._decorators import step
 from stepfast._engine.async_client import AsyncClient
 from stepfast._engine.async_engine import AsyncEngine
-from stepfast._engine.batch.counts import BatchCounts
 from stepfast._engine.batch.handle import AsyncBatchHandle, BatchHandle
-from stepfast._engine.batch.item_result import ItemResult
 from stepfast._engine.client import Client
 from stepfast._engine.dead_letters import DeadLetter
 from stepfast._engine.engine import Engine
@@ -19,7 +17,7 @@ from stepfast._graph.context_values.context import Context
 from stepfast._graph.graph import Graph
 from stepfast._graph.task import Task
 from stepfast._native import __version__ as __version__
-from stepfast._options.batch_options import BatchOptions
+from stepfast._options.batch_options import BatchOptions, ChildBatchOptions
 from stepfast._options.queue import Queue, QueueInfo, Rate
 from stepfast._options.start_options import OnDuplicate, OnFull, StartOptions
 from stepfast._outbox.outbox import AsyncOutbox, Outbox
@@ -30,6 +28,9 @@ from stepfast._validation.backoff import Backoff
 from stepfast._validation.durations import Duration
 from stepfast._validation.retry_rule import RetryOn
 from stepfast._values.references import class_of_name as _class_of_name
+from stepfast._workflow.batch.child_batch import AsyncChildBatch, ChildBatch
+from stepfast._workflow.batch.counts import BatchCounts
+from stepfast._workflow.batch.item_result import ItemResult
 from stepfast._workflow.child import AsyncChild, Child
 from stepfast._workflow.gather import as_completed, gather
 from stepfast._workflow.gather import map as map
@@ -67,6 +68,7 @@ from stepfast.values import DecodeError, EncodeError, RemoteError
 __all__ = [
     "AsyncBatchHandle",
     "AsyncChild",
+    "AsyncChildBatch",
     "AsyncClient",
     "AsyncEngine",
     "AsyncHandle",
@@ -82,6 +84,8 @@ __all__ = [
     "BulkResult",
     "Checkpoint",
     "Child",
+    "ChildBatch",
+    "ChildBatchOptions",
     "Client",
     "ConfiguredWorkflow",
     "Conflict",

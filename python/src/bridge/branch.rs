@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 use stepfast::Key;
 use stepfast::clock::Timestamp;
 use stepfast::graph::TaskPlace;
 use stepfast::guest::{self, RunControl};
 
+use crate::bridge::batch::submission::{RefusedInput, encode_items};
 use crate::bridge::call::Call;
 use crate::bridge::coroutine::CallCoroutine;
 use crate::bridge::engine::Engine;
@@ -515,10 +516,7 @@ impl Branch {
 
     /// Waits for the output of the child that was started under this key.
     fn child_result(slf: &Bound<'_, Self>, engine: &Engine, workflow: usize, key: &str) -> PyResult<Call> {
-        let workflow = engine.workflow(workflow)?;
-        let Some(key) = Key::from_text(key) else {
-            return Err(crate::error::runtime_error("this is not the key of a child"));
-        };
+        let (workflow, key) = (engine.workflow(workflow)?, parse_key(key)?);
         slf.get().child_to_host(None, None);
         Self::awaitable_call(slf, |branch| {
             let output = branch.child_result(&workflow, key);
@@ -550,6 +548,48 @@ impl Branch {
         })
     }
 
+    /// Submits a batch of calls with these tuples of arguments. The call returns the id of the batch. At the first input
+    /// that cannot be encoded, returns its index and the exception instead of a call.
+    fn submit_batch(
+        slf: &Bound<'_, Self>,
+        engine: &Engine,
+        workflow: usize,
+        items: &Bound<'_, PyList>,
+        options: Option<&StartOptions>,
+    ) -> PyResult<(Option<Call>, Option<RefusedInput>)> {
+        let known = engine.known_workflow(workflow)?;
+        let options = options.map(StartOptions::to_core);
+        let (inputs, error) = encode_items(&known, items, true);
+        if let Some(error) = error {
+            return Ok((None, Some((inputs.len() as u64, error.into_value(slf.py()).into_any()))));
+        }
+        let call = Self::awaitable_call(slf, |branch| {
+            let submitted = branch.submit_batch(&known.workflow, inputs, options);
+            Box::pin(
+                async move { submitted.await.map_or_else(Reply::Failed, |key| Reply::Text(key.to_string())) },
+            )
+        })?;
+        Ok((Some(call), None))
+    }
+
+    /// Waits until the batch with this key has ended, and counts its items by state.
+    fn batch_counts(slf: &Bound<'_, Self>, engine: &Engine, workflow: usize, key: &str) -> PyResult<Call> {
+        let (workflow, key) = (engine.workflow(workflow)?, parse_key(key)?);
+        Self::awaitable_call(slf, |branch| {
+            let counts = branch.batch_counts(&workflow, key);
+            Box::pin(async move { counts.await.map_or_else(Reply::Failed, Reply::BatchCounts) })
+        })
+    }
+
+    /// Waits until the batch with this key has ended, and reads the results of its items.
+    fn batch_results(slf: &Bound<'_, Self>, engine: &Engine, workflow: usize, key: &str) -> PyResult<Call> {
+        let (workflow, key) = (engine.workflow(workflow)?, parse_key(key)?);
+        Self::awaitable_call(slf, |branch| {
+            let results = branch.batch_results(&workflow, key);
+            Box::pin(async move { results.await.map_or_else(Reply::Failed, Reply::Items) })
+        })
+    }
+
     /// Records the output that the code has returned.
     pub(crate) fn succeed(&self, output: &Bound<'_, PyAny>) -> PyResult<()> {
         self.process.check(output.py())?;
@@ -568,6 +608,10 @@ impl Branch {
             slot.fill(Err(failure.into()));
         }
     }
+}
+
+fn parse_key(text: &str) -> PyResult<Key> {
+    Key::from_text(text).ok_or_else(|| crate::error::runtime_error("this is not the key of a child"))
 }
 
 /// A mark that a branch waits only for branches of its own, until the join ends.

@@ -481,7 +481,7 @@ impl Engine {
         Self { engine, workflows, ports, process: Process::current() }
     }
 
-    fn known_workflow(&self, number: usize) -> PyResult<KnownWorkflow> {
+    pub(crate) fn known_workflow(&self, number: usize) -> PyResult<KnownWorkflow> {
         let known = self.workflows.with(|workflows| workflows.get(number).cloned());
         known.ok_or_else(|| crate::error::runtime_error("no such workflow in this engine"))
     }

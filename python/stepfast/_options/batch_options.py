@@ -11,7 +11,7 @@ from stepfast._validation import bounds
 from stepfast._validation.text import short_repr
 
 #: The options of starts that a batch can have.
-_BATCH_OPTIONS: Final = ("queue", "key", "priority", "attributes")
+BATCH_OPTIONS: Final = ("queue", "key", "priority", "attributes")
 
 #: The options of starts that a batch cannot have. Each text gives the reason and the remedy.
 _NOT_FOR_BATCHES: Final[dict[str, str]] = {
@@ -29,14 +29,11 @@ _NOT_FOR_BATCHES: Final[dict[str, str]] = {
 }
 
 
-class BatchOptions(TypedDict, total=False):
-    """The options of a batch: `engine.submit_batch(resize, inputs, batch_id="photos", queue="photos")`. None
-    is the same as leaving the option out.
+class ChildBatchOptions(TypedDict, total=False):
+    """The options of a batch that a workflow submits: `resize.submit_batch(inputs, queue="photos")`. None is
+    the same as leaving the option out.
 
     Attributes:
-        batch_id: The id of the batch, at most 1,024 bytes. The id makes the submission idempotent: a second
-            submission with the same id, workflow and inputs continues where the first one ended, and returns
-            the same batch. By default the id is generated.
         queue: The queue in which the items wait for a worker, as its name or as a `Queue`. By default the
             items have no queue.
         key: The key of the items within the queue; see `StartOptions`. None by default.
@@ -45,11 +42,23 @@ class BatchOptions(TypedDict, total=False):
         attributes: Names with values by which lists find the batch; see `StartOptions`. None by default.
     """
 
-    batch_id: str | None
     queue: str | Queue | None
     key: str | None
     priority: int | None
     attributes: Mapping[str, str] | None
+
+
+class BatchOptions(ChildBatchOptions, total=False):
+    """The options of a batch: `engine.submit_batch(resize, inputs, batch_id="photos", queue="photos")`. The
+    other options are those of `ChildBatchOptions`.
+
+    Attributes:
+        batch_id: The id of the batch, at most 1,024 bytes. The id makes the submission idempotent: a second
+            submission with the same id, workflow and inputs continues where the first one ended, and returns
+            the same batch. By default the id is generated.
+    """
+
+    batch_id: str | None
 
 
 def check_batch_options(given: Mapping[str, Any], configured: CheckedOptions | None) -> CheckedOptions | None:
@@ -69,8 +78,8 @@ def check_batch_options(given: Mapping[str, Any], configured: CheckedOptions | N
         configured.refuse(_NOT_FOR_BATCHES, "submit_batch")
         values.update(configured.values)
     for name, value in given.items():
-        if name != "batch_id" and name not in _BATCH_OPTIONS:
-            known = ", ".join(("batch_id", *_BATCH_OPTIONS))
+        if name != "batch_id" and name not in BATCH_OPTIONS:
+            known = ", ".join(("batch_id", *BATCH_OPTIONS))
             raise TypeError(f"{short_repr(name)} is not an option of batches; the options are {known}")
         if value is None:
             continue
@@ -81,4 +90,4 @@ def check_batch_options(given: Mapping[str, Any], configured: CheckedOptions | N
     return check_options(values) if values else None
 
 
-__all__ = ["BatchOptions", "check_batch_options"]
+__all__ = ["BATCH_OPTIONS", "BatchOptions", "ChildBatchOptions", "check_batch_options"]

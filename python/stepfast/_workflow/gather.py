@@ -8,10 +8,15 @@ from inspect import isawaitable
 from itertools import islice
 from typing import Any, Generic, TypeVar, cast, overload
 
+from stepfast._options.batch_options import BATCH_OPTIONS
+from stepfast._options.start_options import CheckedOptions
 from stepfast._runtime.branch import current_branch, unwind_exception
 from stepfast._runtime.event_loop.asyncio_internals import current_loop
 from stepfast._runtime.threads.branches import Progress, run_in_threads
 from stepfast._validation import bounds
+from stepfast._workflow.batch.child_batch import AsyncChildBatch, submit_child_batch
+from stepfast._workflow.batch.item_result import ItemResult
+from stepfast._workflow.workflow import Workflow, parts_of_child
 from stepfast.errors import InvalidArgument
 
 R = TypeVar("R", covariant=True)
@@ -23,6 +28,8 @@ T = TypeVar("T")
 
 #: The maximum number of concurrent calls of a sync `map` without a `concurrency`.
 DEFAULT_THREADS = 16
+#: The number of items from which on a `map` of a workflow submits a batch: as many as a full bundle has.
+BATCH_THRESHOLD = 1_000
 
 
 @overload
@@ -146,6 +153,10 @@ def map(
     """Calls `function` for every item, concurrently, and waits for all calls. With a `concurrency`, a map may
     have a million items: each call takes about 200 bytes of memory beside its item and its output.
 
+    In the code of a workflow, 1,000 or more calls of a workflow are the items of a batch, which costs much
+    less than as many children: see `Workflow.submit_batch`. This holds without a `concurrency` and without a
+    `progress`, and if the workflow's `options` are options of batches.
+
     Args:
         function: A step, a workflow, a workflow with `options`, as in `send.options(queue="emails")`, or any
             function that calls steps or workflows. In async code, its result is awaited.
@@ -162,15 +173,44 @@ def map(
 
     Raises:
         Exception: The exception of the first call that fails. No further calls begin. In async code the other
-            calls are cancelled. In sync code the exception is raised after they have ended.
+            calls are cancelled. In sync code the exception is raised after they have ended. If the calls are
+            the items of a batch, the exception is that of the first item, and is raised after all have ended.
         InvalidArgument: `concurrency` is less than 1.
     """
     if concurrency is not None:
         bounds.check_count("concurrency", concurrency, 1)
     items = list(items)
+    if len(items) >= BATCH_THRESHOLD and concurrency is None and progress is None:
+        child = _batchable_child(function)
+        if child is not None:
+            batch = submit_child_batch(*child, ((item,) for item in items), {})
+            return _outputs_async(batch) if is_on_loop() else _outputs(batch.results())
     if is_on_loop():
         return _map_async(function, items, concurrency or len(items), progress)
     return run_in_threads(function, items, DEFAULT_THREADS if concurrency is None else concurrency, progress)
+
+
+def _batchable_child(
+    function: object,
+) -> tuple[Workflow[..., Any], tuple[Any, ...], CheckedOptions | None] | None:
+    """Returns the parts of a workflow whose calls here can be the items of a batch; None for any other
+    function."""
+    branch = current_branch()
+    parts = None if branch is None else parts_of_child(function)
+    if branch is None or parts is None:
+        return None
+    workflow, _, options = parts
+    are_for_batches = options is None or options.values.keys() <= set(BATCH_OPTIONS)
+    return parts if are_for_batches and workflow.is_async == branch.is_on_loop else None
+
+
+def _outputs(results: list[ItemResult[Any]]) -> list[Any]:
+    return [item.result() for item in results]
+
+
+async def _outputs_async(submission: Awaitable[AsyncChildBatch[Any]]) -> list[Any]:
+    batch = await submission
+    return _outputs(await batch.results())
 
 
 async def _map_async(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
 
+from stepfast._options.batch_options import ChildBatchOptions
 from stepfast._options.start_options import CheckedOptions, StartOptions, check_options
 from stepfast._runtime.branch import current_branch
 from stepfast._runtime.code_exceptions import execution_entry
@@ -14,6 +15,7 @@ from stepfast._validation import bounds
 from stepfast._validation.coroutine_function import CoroutineFunction
 from stepfast._validation.names import qualified_name
 from stepfast._validation.signature import signature_of
+from stepfast._workflow.batch.child_batch import AsyncChildBatch, ChildBatch, submit_child_batch
 from stepfast._workflow.child import (
     AsyncChild,
     Child,
@@ -123,6 +125,41 @@ class _LocalWorkflow(CoroutineFunction, Startable[P, R]):
         """
         workflow, bound_args, options = self._child_parts()
         return start_child(workflow, (*bound_args, *args), kwargs, is_detached=True, options=options)
+
+    @overload
+    async def submit_batch(  # type: ignore[overload-overlap] # the overload for async code comes first
+        self: _LocalWorkflow[..., Coroutine[Any, Any, T]],
+        inputs: Iterable[tuple[Any, ...]],
+        /,
+        **options: Unpack[ChildBatchOptions],
+    ) -> AsyncChildBatch[T]: ...
+
+    @overload
+    def submit_batch(
+        self, inputs: Iterable[tuple[Any, ...]], /, **options: Unpack[ChildBatchOptions]
+    ) -> ChildBatch[R]: ...
+
+    def submit_batch(self, inputs: Any, /, **options: Any) -> Any:
+        """Submits one item per input as a batch, in the code of a workflow. Each item is an execution of this
+        workflow. When the call returns, all items are durable. `wait` and `results` of the returned object
+        wait for the items. Cancelling the workflow also cancels the batch.
+
+        The submission is recorded: a replay continues with the same batch. If the submission is repeated
+        before it was recorded, the inputs must be the same: read them in a step.
+
+        Args:
+            inputs: The arguments of the items by position: an iterable of tuples.
+            options: The options of the batch; see `ChildBatchOptions`.
+
+        Raises:
+            InvalidArgument: The caller is not the code of a workflow, an input is no tuple, or an option is
+                out of its bounds. Other code uses `engine.submit_batch`.
+            EncodeError: An input cannot be recorded; the error names its index.
+            WorkflowIdConflict: A repeated submission has other inputs; the error names the first that
+                differs.
+        """
+        workflow, bound_args, configured = self._child_parts()
+        return submit_child_batch(workflow, bound_args, configured, inputs, options)
 
 
 class Workflow(_LocalWorkflow[P, R]):

@@ -1,8 +1,8 @@
 """A worker that a test ends by a signal.
 
-Usage: `python worker_program.py URL PIPE GRACE [async]`. The worker writes a line into PIPE when its engine is
-open and handles signals, when a body begins, and when the worker has drained. If the worker fails, the last
-line has the reason.
+Usage: `python worker_program.py URL PIPE GRACE [async]`. The worker writes a line into PIPE when its engine
+is open and handles signals, when a body begins, and when the worker has drained. If the worker fails, the
+last line has the reason.
 """
 
 import asyncio

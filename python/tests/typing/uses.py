@@ -12,6 +12,7 @@ import stepfast
 from stepfast import (
     AsyncBatchHandle,
     AsyncChild,
+    AsyncChildBatch,
     AsyncClient,
     AsyncEngine,
     AsyncHandle,
@@ -24,6 +25,8 @@ from stepfast import (
     BoundWorkflow,
     BulkResult,
     Child,
+    ChildBatch,
+    ChildBatchOptions,
     Client,
     ConfiguredWorkflow,
     Context,
@@ -133,6 +136,11 @@ def parcel(item: str, amount: int = 1) -> str:
     assert_type(limited.options(workflow_id=f"total of {item}").start_detached([item]), str)
     assert_type(child.result(), int)
     assert_type(total.start_detached([item]), str)
+    batch = total.submit_batch([([item],)], priority=1, queue="mail")
+    assert_type(batch, ChildBatch[int])
+    assert_type((batch.wait(), batch.results()), tuple[BatchCounts, list[ItemResult[int]]])
+    child_options: ChildBatchOptions = {"attributes": {"item": item}}
+    assert_type(total.options(queue="mail").submit_batch([], **child_options), ChildBatch[int])
 
     sleep(0.001)
     sleep(minutes=0.00001)
@@ -179,6 +187,10 @@ async def cart(items: list[str]) -> dict[str, float]:
     assert_type(await child, float)
     assert_type(await child.result(), float)
     assert_type(await order.start_detached(items[0]), str)
+    batch = await order.submit_batch((item,) for item in items)
+    assert_type(batch, AsyncChildBatch[float])
+    assert_type((await batch.wait(), batch.item_id(0)), tuple[BatchCounts, str])
+    assert_type(await batch.results(), list[ItemResult[float]])
     limited = order.options(execution_timeout=60)
     assert_type(await limited(items[0]), float)
     assert_type(await limited.start(items[0]), AsyncChild[float])

@@ -162,6 +162,8 @@ def misuses_sync_calls() -> float:
     total.start("tea")  # arg-type | reportArgumentType
     child: Child[str] = total.start(["tea"])  # assignment | reportAssignmentType
     key: int = total.start_detached(["tea"])  # assignment | reportAssignmentType
+    total.submit_batch([1])  # list-item | reportArgumentType
+    total.submit_batch([], batch_id="b")  # call-arg | reportCallIssue
     pair: tuple[int, str] = gather(lambda: weigh("tea"), lambda: 2)  # assignment | reportAssignmentType
     stepfast.map(weigh, [1])  # arg-type unused-coroutine | reportArgumentType reportCallIssue
     numbers: list[str] = stepfast.map(weigh, ["tea"])  # arg-type assignment | reportAssignmentType

@@ -24,7 +24,7 @@ use crate::runtime::runtime;
 const MAX_PORTIONS_IN_FLIGHT: usize = 2;
 
 /// The index in the batch of an input that cannot be encoded, and the exception.
-type RefusedInput = (u64, Py<PyAny>);
+pub(crate) type RefusedInput = (u64, Py<PyAny>);
 
 /// A message of the code that reads the inputs.
 enum InputMessage {
@@ -88,23 +88,32 @@ impl BatchSubmission {
     /// Returns the inputs for the calls with these arguments. At the first one that cannot be encoded, also returns its
     /// index in the batch, and the error.
     fn encode(&self, items: &Bound<'_, PyList>) -> (Vec<GuestInput>, Option<(u64, PyErr)>) {
-        let none = PyDict::new(items.py());
-        let mut inputs = Vec::with_capacity(items.len());
-        for item in items.iter() {
-            let input = item
-                .cast::<PyTuple>()
-                .map_err(PyErr::from)
-                .and_then(|arguments| self.workflow.input(arguments, &none, self.is_compared));
-            match input {
-                Ok(input) => inputs.push(input),
-                Err(error) => {
-                    let index = self.count.load(SeqCst) + inputs.len() as u64;
-                    return (inputs, Some((index, error)));
-                }
-            }
-        }
-        (inputs, None)
+        let (inputs, error) = encode_items(&self.workflow, items, self.is_compared);
+        let index = self.count.load(SeqCst) + inputs.len() as u64;
+        (inputs, error.map(|error| (index, error)))
     }
+}
+
+/// Returns the inputs for the calls with these tuples of arguments, up to the first one that cannot be encoded, and its
+/// error.
+pub(crate) fn encode_items(
+    workflow: &KnownWorkflow,
+    items: &Bound<'_, PyList>,
+    is_compared: bool,
+) -> (Vec<GuestInput>, Option<PyErr>) {
+    let none = PyDict::new(items.py());
+    let mut inputs = Vec::with_capacity(items.len());
+    for item in items.iter() {
+        let input = item
+            .cast::<PyTuple>()
+            .map_err(PyErr::from)
+            .and_then(|arguments| workflow.input(arguments, &none, is_compared));
+        match input {
+            Ok(input) => inputs.push(input),
+            Err(error) => return (inputs, Some(error)),
+        }
+    }
+    (inputs, None)
 }
 
 #[pymethods]

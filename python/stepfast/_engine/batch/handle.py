@@ -9,22 +9,19 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stepfast import _native
-from stepfast._engine.batch.counts import BatchCounts
-from stepfast._engine.batch.item_result import ItemResult
 from stepfast._engine.status import Status
 from stepfast._runtime.branch import PENDING, forbid_in_workflow
 from stepfast._runtime.waiting import result_timeout, wait_for_call
-from stepfast._validation import bounds
 from stepfast._validation.durations import Duration, to_timeout
+from stepfast._workflow.batch.counts import BatchCounts
+from stepfast._workflow.batch.inputs import check_index
+from stepfast._workflow.batch.item_result import ItemResult
 
 if TYPE_CHECKING:
     from stepfast._engine.batch.progress import BatchProgress
     from stepfast._engine.open_engine import OpenEngine
 
 R = TypeVar("R", covariant=True)
-
-#: The index of the last item of the largest batch.
-_MAX_INDEX = 2**31 - 2
 
 
 class BatchHandle(Generic[R]):
@@ -50,8 +47,7 @@ class BatchHandle(Generic[R]):
         Raises:
             InvalidArgument: The value cannot be an index.
         """
-        bounds.check_count("index", index, 0, _MAX_INDEX)
-        return self._native.item_id(int(index))
+        return self._native.item_id(check_index(index))
 
     def status(self) -> Status:
         """Returns the status of the batch, from the database: `waiting` until all items have ended, then
@@ -192,8 +188,7 @@ class AsyncBatchHandle(Generic[R]):
         Raises:
             InvalidArgument: The value cannot be an index.
         """
-        bounds.check_count("index", index, 0, _MAX_INDEX)
-        return self._native.item_id(int(index))
+        return self._native.item_id(check_index(index))
 
     async def status(self) -> Status:
         """Returns the status of the batch, from the database. See `BatchHandle.status`."""

@@ -19,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from stepfast._engine.batch.counts import BatchCounts
+from stepfast._workflow.batch.counts import BatchCounts
 
 #: The shortest time between two counts of the items, in seconds.
 MIN_PERIOD: Final = 0.25

@@ -12,6 +12,7 @@ from stepfast._options.batch_options import check_batch_options
 from stepfast._runtime.branch import forbid_in_workflow
 from stepfast._runtime.waiting import wait_for_call
 from stepfast._validation.text import short_repr
+from stepfast._workflow.batch.inputs import check_item, with_index
 from stepfast._workflow.start_target import start_target
 from stepfast.errors import InvalidArgument
 
@@ -49,10 +50,7 @@ class BatchSubmission:
     def add(self, item: Any) -> bool:
         """Adds an item to the portion. Returns whether the portion is full."""
         if item.__class__ is not tuple:
-            raise InvalidArgument(
-                f"item {self._count} of the batch is {short_repr(item)}, and must be a tuple of arguments: "
-                f"write submit_batch({short_repr(self._workflow)}, [(1,), (2,)])"
-            )
+            check_item(item, self._count, f"submit_batch({short_repr(self._workflow)}, [(1,), (2,)])")
         self._count += 1
         self._portion.append((*self._bound_args, *item) if self._bound_args else item)
         return len(self._portion) >= PORTION_ITEMS
@@ -62,7 +60,7 @@ class BatchSubmission:
         that of an item that cannot be encoded, to be raised afterwards."""
         portion, self._portion = self._portion, []
         call, refused = self._native.push(portion, self._port)
-        return call, None if refused is None else _with_index(*refused)
+        return call, None if refused is None else with_index(*refused)
 
     def finish(self) -> _native.Call:
         """Ends the inputs. The returned call ends with a native handle when all items are durable."""
@@ -152,15 +150,6 @@ async def submit_batch_async(
         raise
     handle: _native.BatchHandle = await submission.finish()
     return handle
-
-
-def _with_index(index: int, error: Exception) -> Exception:
-    """Returns the exception of an item that cannot be encoded, with the index of the item."""
-    if isinstance(error, TypeError | InvalidArgument):
-        error.args = (f"item {index} of the batch: {error}", *error.args[1:])
-    else:
-        error.add_note(f"raised for item {index} of the batch")
-    return error
 
 
 __all__ = ["submit_batch", "submit_batch_async"]

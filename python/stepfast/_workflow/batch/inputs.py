@@ -1,0 +1,54 @@
+"""Checks of a batch's inputs."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from stepfast._validation import bounds
+from stepfast._validation.text import short_repr
+from stepfast.errors import InvalidArgument
+
+#: The index of the last item of the largest batch.
+MAX_INDEX: Final = 2**31 - 2
+
+
+def check_index(index: int) -> int:
+    """Returns the index of an item in its batch.
+
+    Raises:
+        InvalidArgument: The value cannot be an index.
+    """
+    bounds.check_count("index", index, 0, MAX_INDEX)
+    return int(index)
+
+
+def check_item(item: Any, index: int, example: str) -> tuple[Any, ...]:
+    """Returns an item of a batch, which is a tuple of arguments.
+
+    Args:
+        item: The item.
+        index: The index of the item in the batch.
+        example: A call with right items, for the error message.
+
+    Raises:
+        InvalidArgument: The item is no tuple.
+    """
+    if item.__class__ is not tuple:
+        raise InvalidArgument(
+            f"item {index} of the batch is {short_repr(item)}, and must be a tuple of arguments: "
+            f"write {example}"
+        )
+    checked: tuple[Any, ...] = item
+    return checked
+
+
+def with_index(index: int, error: Exception) -> Exception:
+    """Returns the exception of an item that cannot be encoded, with the index of the item."""
+    if isinstance(error, TypeError | InvalidArgument):
+        error.args = (f"item {index} of the batch: {error}", *error.args[1:])
+    else:
+        error.add_note(f"raised for item {index} of the batch")
+    return error
+
+
+__all__ = ["check_index", "check_item", "with_index"]
