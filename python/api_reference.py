@@ -41,7 +41,8 @@ GROUPS: Final = {
     "Queues": ("queues", "Queue QueueInfo Rate"),
     "Batches": (
         "batches",
-        "BatchHandle AsyncBatchHandle ChildBatch AsyncChildBatch BatchCounts ItemResult BatchOptions ChildBatchOptions",
+        "BatchHandle AsyncBatchHandle ChildBatch AsyncChildBatch BatchCounts ItemResult BatchOptions "
+        "ChildBatchOptions",
     ),
     "Outboxes": ("outbox", "Outbox AsyncOutbox DeadLetter"),
     "The current execution, and errors": (

@@ -96,6 +96,15 @@ pub async fn run_executions(
             Ok::<_, Error>(())
         }));
     }
+    let (submitting, output_sink, submitter) = (engine.clone(), sink.clone(), workflows.submitter.clone());
+    tasks.push(tokio::spawn(async move {
+        let items = executions * ITEMS_PER_EXECUTION;
+        let handle = submitting.start(&submitter, items).workflow_id(SUBMITTER).await?;
+        output_sink(&format!("started {SUBMITTER}"));
+        let output = handle.result().await?;
+        output_sink(&format!("ended {SUBMITTER} {output}"));
+        Ok(())
+    }));
     for is_streamed in [false, true] {
         let (engine, sink, item) = (engine.clone(), sink.clone(), workflows.item.clone());
         tasks.push(tokio::spawn(
@@ -201,6 +210,14 @@ async fn run_batch(
 /// The beginning of the ids of batches, which continues with the number of their items.
 pub const BATCH_PREFIX: &str = "b-";
 
+/// The workflow_id of the execution that submits a batch.
+const SUBMITTER: &str = "s";
+
+/// Returns the output of the workflow that submits a batch of `n` items.
+pub fn submitter_output(n: u32) -> String {
+    (0..n).map(item_output).collect::<Vec<_>>().join(",")
+}
+
 /// Returns the output of item `n` of a batch.
 pub fn item_output(n: u32) -> String {
     format!("item {n}")
@@ -238,6 +255,7 @@ pub struct CrashWorkflows {
     long_parent: Workflow<u32, String>,
     long_child: Workflow<u32, String>,
     item: Workflow<(u32, String), String>,
+    submitter: Workflow<u32, String>,
     /// The inputs of long parents whose child runs a step.
     working: watch::Sender<BTreeSet<u32>>,
 }
@@ -284,7 +302,9 @@ impl CrashWorkflows {
             }
         });
         let item = item_workflow(sink.clone(), child.clone());
-        Self { root: root_workflow(sink, child.clone()), child, long_parent, long_child, item, working }
+        let submitter = submitter_workflow(sink.clone(), item.clone());
+        let root = root_workflow(sink, child.clone());
+        Self { root, child, long_parent, long_child, item, submitter, working }
     }
 
     /// Opens an engine with the workflows.
@@ -295,6 +315,7 @@ impl CrashWorkflows {
             .register(&self.long_parent)
             .register(&self.long_child)
             .register(&self.item)
+            .register(&self.submitter)
             .suspend_after(Duration::from_millis(20))
             .open()
             .await
@@ -319,6 +340,25 @@ fn item_workflow(sink: LineSink, child: Workflow<u32, String>) -> Workflow<(u32,
                 cx.child(&child, n).await?;
             }
             Ok::<_, Failure>(item_output(n))
+        }
+    })
+}
+
+/// Returns a workflow that submits a batch of `n` items, and waits for them between two steps.
+fn submitter_workflow(sink: LineSink, item: Workflow<(u32, String), String>) -> Workflow<u32, String> {
+    Workflow::new("submitter", move |mut cx: Context, n: u32| {
+        let (sink, item) = (sink.clone(), item.clone());
+        async move {
+            let me = cx.execution_key();
+            cx.step("one", || run_body(&sink, &me, "one", "-")).await?;
+            let inputs = (0..n).map(|i| (i, "x".repeat(ITEM_PADDING)));
+            let batch = cx.submit_batch(&item, inputs).await?;
+            cx.step("two", || run_body(&sink, &me, "two", "one")).await?;
+            let counts = batch.wait(&mut cx).await?;
+            assert_eq!(counts.ended.completed, u64::from(n), "{counts:?}");
+            let outputs = batch.results(&mut cx).await?.into_iter().collect::<Result<Vec<_>, _>>()?;
+            cx.step("three", || run_body(&sink, &me, "three", "two")).await?;
+            Ok::<_, Failure>(outputs.join(","))
         }
     })
 }

@@ -32,6 +32,7 @@ pub const ENGINE_POINTS: &[(&str, CrashPhase)] = &[
     ("chunk staged", Working),
     ("child start staged", Working),
     ("child started and not recorded", Working),
+    ("batch ended and parent not woken", Working),
     ("child end received", Working),
     ("child cancel staged", Working),
     ("suspension staged", Working),

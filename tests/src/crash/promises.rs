@@ -12,7 +12,7 @@ use stepfast::{Key, Status, Store};
 
 use crate::chaos::load;
 use crate::chaos::neighbour::NEIGHBOUR_PREFIX;
-use crate::crash::child::{BATCH_PREFIX, CHILDREN, item_output, root_output};
+use crate::crash::child::{BATCH_PREFIX, CHILDREN, item_output, root_output, submitter_output};
 use crate::crash::leftovers;
 
 /// Maximum number of records that are loaded together.
@@ -199,8 +199,13 @@ impl Promises {
             self.check_items(&record, recorded);
         }
         if batch.status.is_terminal() {
-            let items = id.trim_start_matches(BATCH_PREFIX).split('-').next().and_then(|it| it.parse().ok());
-            self.expect(items == Some(finished), || format!("{id} has {finished} items with an end"));
+            // the number of items is in the id; the submitter of a batch without an id has counted them
+            let id = batch
+                .given_id
+                .as_deref()
+                .and_then(|id| id.trim_start_matches(BATCH_PREFIX).split('-').next());
+            let items = id.map_or(Some(finished), |items| items.parse().ok());
+            self.expect(items == Some(finished), || format!("{id:?} has {finished} items with an end"));
         }
     }
 
@@ -246,6 +251,7 @@ impl Promises {
         let workflow = load_workflow(row);
         let output: Option<fn(u32) -> String> = match workflow {
             "root" => Some(root_output),
+            "submitter" => Some(submitter_output),
             "batch_item" => Some(item_output),
             "order" => Some(load::order_output),
             "gated" => Some(load::gated_output),
@@ -298,7 +304,7 @@ impl Promises {
         let limit = match load_workflow(&record.execution) {
             "root" => CHILDREN,
             "order" => load::CHILDREN,
-            "long_parent" | "batch_item" => 1,
+            "long_parent" | "batch_item" | "submitter" => 1,
             _ => 0,
         };
         self.expect(children.len() <= limit, || format!("{id} has {} children, not {limit}", children.len()));

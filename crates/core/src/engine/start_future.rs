@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, ready};
 
-use crate::engine::handle::{Handle, decode_inline};
+use crate::engine::handle::Handle;
 use crate::engine::submission::{
     ArcRef, CallerDriven, FastPathError, PreparedStart, Submission, handle_for_outcome, new_deferred_run,
     output_of_conclusion,
@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::payload::{FromPayload, Payload};
 use crate::runtime::inner::EngineInner;
+use crate::runtime::outcome::decode_inline;
 use crate::runtime::run::Conclusion;
 use crate::runtime::run::task::RunTask;
 use crate::store::Outcome;

@@ -12,7 +12,7 @@ use futures_util::future::OptionFuture;
 
 use crate::clock::MAX_STORED_DURATION;
 use crate::commit::{DurableFuture, Fate, FoldTarget, Lsn, Staged};
-use crate::engine::handle::{Handle, decode_outcome};
+use crate::engine::handle::Handle;
 use crate::error::Error;
 use crate::key::Key;
 use crate::name_checks::{check_name, check_new_id};
@@ -21,6 +21,7 @@ use crate::queue::debounce::debounce_key;
 use crate::queue::{OnDuplicate, OnFull, Placement};
 use crate::runtime::definition::Definition;
 use crate::runtime::inner::EngineInner;
+use crate::runtime::outcome::decode_outcome;
 use crate::runtime::run::chunks::{self, ChunkTarget};
 use crate::runtime::run::task::RunTask;
 use crate::runtime::run::{Conclusion, NewRun, Run};

@@ -3,6 +3,7 @@
 //! [`inner`] and [`run`] refer to each other: each run has a reference to the engine, and the engine has all
 //! runs. A second reference-counted object between them would cost an atomic operation on the hottest path.
 
+pub(crate) mod batch;
 pub(crate) mod capacity;
 pub(crate) mod commit_observer;
 pub(crate) mod completion_watch;
@@ -13,6 +14,7 @@ pub(crate) mod known_queues;
 pub(crate) mod lease;
 pub(crate) mod lifecycle;
 pub(crate) mod load_batcher;
+pub(crate) mod outcome;
 pub(crate) mod run;
 pub(crate) mod runs;
 pub(crate) mod start;

@@ -399,9 +399,10 @@ async fn end_batches(
         let complete = parse_keys(&complete)?;
         let end = (!complete.is_empty()).then(|| end_batches_query(&complete, now));
         for ended in &pipeline::run(session, TxPart::End, end.as_slice()).await? {
-            let ended = parse_ended_batches(ended)?;
-            has_ended |= !ended.is_empty();
-            ended.into_iter().for_each(|key| changes.add_ended(key));
+            for key in parse_ended_batches(ended)? {
+                has_ended = true;
+                changes.add_ended(key);
+            }
         }
         if closed.len() < MAX_CHECKED_BATCHES {
             return Ok(has_ended);

@@ -14,15 +14,14 @@ use futures_util::stream::{self, Stream};
 use serde::Serialize;
 
 pub use handle::BatchHandle;
-pub use results::ItemResult;
-pub(crate) use results::read_results;
-pub use submission::BatchInput;
-pub(crate) use submission::{batch_start, check_count, name_item, submit, submit_items};
+pub(crate) use submission::submit;
 
 use crate::engine::Engine;
 use crate::engine::submission::{ArcRef, Submission};
 use crate::error::Error;
 use crate::payload::Payload;
+pub use crate::runtime::batch::results::ItemResult;
+pub use crate::runtime::batch::submission::BatchInput;
 use crate::runtime::definition::Definition;
 use crate::runtime::start::option_methods::start_option_methods;
 use crate::runtime::start::options::StartOptions;

@@ -7,6 +7,7 @@ use super::BatchHandle;
 use crate::commit::{FoldTarget, Staged};
 use crate::error::Error;
 use crate::key::Key;
+use crate::runtime::batch::results::damaged;
 use crate::runtime::inner::EngineInner;
 use crate::runtime::run::chunks;
 use crate::store::{
@@ -67,7 +68,7 @@ impl<O> BatchHandle<O> {
         let (Some(template), Some(items)) = (ItemTemplate::of(execution), &bundle.bundle) else {
             return Ok(0);
         };
-        let outcomes = items.outcomes().ok_or_else(|| super::results::damaged(execution.key))?;
+        let outcomes = items.outcomes().ok_or_else(|| damaged(execution.key))?;
         let failed: Vec<ItemOutcome> =
             outcomes.into_iter().filter(|it| it.status == Status::Failed).collect();
         if failed.is_empty() {

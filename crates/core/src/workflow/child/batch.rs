@@ -3,27 +3,28 @@
 use std::fmt;
 use std::future::IntoFuture;
 use std::marker::PhantomData;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
-use futures_util::TryStreamExt;
+use futures_util::{TryStreamExt, stream};
 use serde::{Serialize, de::DeserializeOwned};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::begin_result_call;
 use super::start::{
-    begin_start_call, record_start, recorded_start, rejected_start, resolve_placement, stage_own_row,
+    begin_start_call, check_registered, record_start, recorded_start, rejected_start, resolve_placement,
+    stage_own_row,
 };
 use super::wait_for_result;
 use crate::clock::Timestamp;
-use crate::engine::batch::{self, BatchHandle, BatchInput, ItemResult};
-use crate::engine::submission::{ArcRef, Submission};
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::key::{Key, item_id};
 use crate::path::Path;
 use crate::payload::{FromPayload, Payload};
-use crate::queue::Placement;
+use crate::runtime::batch::StoredBatch;
+use crate::runtime::batch::results::{ItemResult, read_results};
+use crate::runtime::batch::submission::{BatchInput, BatchSubmission, BatchTemplate, check_count, name_item};
 use crate::runtime::definition::Definition;
 use crate::runtime::run::call::Call;
 use crate::runtime::run::children::cancel_children;
@@ -83,7 +84,7 @@ where
         let (run, path, name) = (cx.run.clone(), cx.next_path(), definition.name.clone());
         let inputs: Result<Vec<BatchInput>, Error> = (0..)
             .zip(&inputs)
-            .map(|(index, input)| Payload::encode(input).map_err(|error| batch::name_item(error, index)))
+            .map(|(index, input)| Payload::encode(input).map_err(|error| name_item(error, index)))
             .map(|input| input.map(BatchInput::from))
             .collect();
         Box::pin(async move {
@@ -175,18 +176,24 @@ pub(crate) async fn submit_recorded(run: &Arc<Run>, path: Path, batch: NewBatch)
 /// Submits the batch of a call. If that is impossible, cancels the items that are submitted already.
 async fn submit(call: &Call, batch: NewBatch, moment: Timestamp) -> Result<Key, Failure> {
     let NewBatch { definition, inputs, options } = batch;
-    let run = &call.run;
-    let engine = ArcRef::Borrowed(&run.engine);
-    let submission = Submission::new(engine, ArcRef::Owned(definition), Payload::empty(), options);
+    let (run, engine) = (&call.run, &call.run.engine);
+    check_registered(call, &definition)?;
+    let options = options.as_deref().unwrap_or(StartOptions::DEFAULTS);
     let count = inputs.len() as u64;
-    let checked = submission.check().and_then(|()| batch::check_count(count));
-    checked.map_err(|error| error.to_failure())?;
-    let placement = resolve_placement(call, submission.options(), false).await?;
-    let start = StartParts { submission: &submission, placement: &placement, count };
-    let (key, is_continued) = start_batch(call, start, moment).await?;
-    let submitted = run.engine.query_with_retry(async || {
-        let items = batch::submit_items(&submission, key, placement.clone(), is_continued, &inputs);
-        match items.await {
+    check_count(count).map_err(|error| error.to_failure())?;
+    let placement = resolve_placement(call, options, false).await?;
+    let (workflow, attributes) = (definition.name.clone(), options.attributes.clone());
+    let template = BatchTemplate { batch_id: None, workflow, placement, attributes };
+    let (key, is_continued) = start_batch(call, &template, count, moment).await?;
+    let submitted = engine.query_with_retry(async || {
+        let mut items = BatchSubmission::of_workflow(engine, &template, key, is_continued);
+        let inputs = pin!(stream::iter(inputs.iter().cloned().map(Ok)));
+        let submitted = match items.submit_inputs(inputs).await {
+            // the earlier run may have started the batch with another number of items
+            Ok(count) if is_continued => items.close(count).await,
+            submitted => submitted.map(drop),
+        };
+        match submitted {
             Err(error @ (Error::Conflict { .. } | Error::Invalid { .. } | Error::TooLarge { .. })) => {
                 Ok(Err(error.to_failure()))
             }
@@ -206,16 +213,13 @@ async fn submit(call: &Call, batch: NewBatch, moment: Timestamp) -> Result<Key, 
     }
 }
 
-/// The parts of a batch's Start.
-struct StartParts<'s> {
-    submission: &'s Submission<'s>,
-    placement: &'s Option<Arc<Placement>>,
-    /// The number of items.
-    count: u64,
-}
-
 /// Starts the batch of a call. Returns its key, and whether an earlier run has started it.
-async fn start_batch(call: &Call, parts: StartParts<'_>, moment: Timestamp) -> Result<(Key, bool), Failure> {
+async fn start_batch(
+    call: &Call,
+    template: &BatchTemplate,
+    count: u64,
+    moment: Timestamp,
+) -> Result<(Key, bool), Failure> {
     let run = &call.run;
     // the fingerprint of a batch's row is the call that has submitted the batch
     let call_key = Key::derive(run.key, run.run_no, &call.path);
@@ -223,8 +227,7 @@ async fn start_batch(call: &Call, parts: StartParts<'_>, moment: Timestamp) -> R
     let mut attempt = 0;
     loop {
         let key = Key::derive_batch(run.key, run.run_no, &call.path, moment, attempt);
-        let StartParts { submission, placement, count } = &parts;
-        let mut start = batch::batch_start(submission, key, None, (*placement).clone(), Some(*count));
+        let mut start = template.start(&run.engine, key, Some(count));
         start.root = run.root;
         start.parent = Some(Parent { key: run.key, is_detached: false });
         start.fingerprint = fingerprint;
@@ -232,8 +235,7 @@ async fn start_batch(call: &Call, parts: StartParts<'_>, moment: Timestamp) -> R
         stage_own_row(run);
         let reserved = chunks::reserve_row(run.lane(), &Payload::empty(), start.attributes.size()).await;
         run.state().children.insert(key, ChildState::Remote);
-        let staged = run.stage_child(start, reserved);
-        let outcome = match staged {
+        let outcome = match run.stage_child(start, reserved) {
             Some((lsn, _)) => run.lane().wait_durable(lsn).await,
             None => Outcome::Fenced,
         };
@@ -252,7 +254,7 @@ async fn start_batch(call: &Call, parts: StartParts<'_>, moment: Timestamp) -> R
 
 /// Waits until the batch has ended, and counts its items.
 pub(crate) async fn wait_for_counts(call: Call, key: Key) -> Result<BatchCounts, Failure> {
-    let batch = wait_for_batch::<Payload>(&call, key).await?;
+    let batch = wait_for_batch(&call, key).await?;
     Ok(call.query(async || batch.wait().await).await)
 }
 
@@ -262,10 +264,10 @@ pub(crate) async fn wait_for_results<O: FromPayload + Send + 'static>(
     key: Key,
 ) -> Result<Vec<ItemResult<O>>, Failure> {
     let batch = wait_for_batch(&call, key).await?;
-    Ok(call.query(async || batch::read_results(&batch).try_collect().await).await)
+    Ok(call.query(async || read_results(&batch).try_collect().await).await)
 }
 
-async fn wait_for_batch<O>(call: &Call, key: Key) -> Result<BatchHandle<O>, Failure> {
+async fn wait_for_batch(call: &Call, key: Key) -> Result<StoredBatch, Failure> {
     wait_for_result::<Payload>(call, key).await?;
-    Ok(BatchHandle::new(call.run.engine.clone(), key, None))
+    Ok(StoredBatch { engine: call.run.engine.clone(), key, given_id: None })
 }

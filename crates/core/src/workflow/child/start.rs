@@ -93,12 +93,7 @@ pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> R
     let NewChild { definition, input, fingerprint, options, is_detached } = child;
     let run = &call.run;
     let engine = &run.engine;
-    if engine.definitions.get(&definition.name).is_none() {
-        let mut failure = engine.definitions.unknown_error(&definition.name).to_failure();
-        failure.message =
-            format!("workflow {:?} cannot start a child: {}", &*run.definition.name, failure.message);
-        return Err(failure);
-    }
+    check_registered(call, &definition)?;
     let limit = engine.options.value_limit;
     if input.len() > limit {
         let value = format!("the input of child {:?}", &*definition.name);
@@ -197,6 +192,18 @@ pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> R
             _ => std::future::pending().await,
         };
     }
+}
+
+/// Returns an error if the workflow of a child is not registered.
+pub(super) fn check_registered(call: &Call, definition: &Definition) -> Result<(), Failure> {
+    let definitions = &call.run.engine.definitions;
+    if definitions.get(&definition.name).is_some() {
+        return Ok(());
+    }
+    let mut failure = definitions.unknown_error(&definition.name).to_failure();
+    let parent = &*call.run.definition.name;
+    failure.message = format!("workflow {parent:?} cannot start a child: {}", failure.message);
+    Err(failure)
 }
 
 /// Stages the Start of the run itself, unless it was staged before. A call that waits for budget must not hold budget, and
