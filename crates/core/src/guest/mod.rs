@@ -39,7 +39,6 @@ use crate::error::Error;
 use crate::failure::Failure;
 use crate::graph::GraphDeclaration;
 use crate::payload::Payload;
-use crate::runtime::batch::results::read_results;
 use crate::runtime::definition::BodyFuture;
 use crate::runtime::run::Run;
 use crate::workflow::context::Context;
@@ -171,7 +170,7 @@ impl From<GuestInput> for BatchInput {
 impl BatchHandle<Payload> {
     /// Returns the results of all items, like [`BatchHandle::results`].
     pub fn payloads(&self) -> BoxStream<'static, Result<ItemResult<Payload>, Error>> {
-        read_results(&self.batch).boxed()
+        batch::results_of(self).boxed()
     }
 }
 

@@ -164,6 +164,7 @@ impl EngineInner {
                     tracing::debug!(reason, "query failed; retrying");
                     tokio::time::sleep(QUERY_RETRY_PAUSE).await;
                 }
+                Err(error @ Error::Shutdown) => return Err(Error::Unavailable(error.to_string())),
                 Err(Error::NewerSchema { found, supported }) => {
                     self.stop_outdated((found, supported));
                     return Err(Error::Unavailable("the engine is too old for the database".into()));

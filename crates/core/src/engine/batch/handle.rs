@@ -13,7 +13,7 @@ use crate::store::{BatchCounts, RequestResult, Status};
 
 /// A reference to a batch whose items have outputs of type `O`.
 pub struct BatchHandle<O> {
-    pub(crate) batch: StoredBatch,
+    pub(super) batch: StoredBatch,
     output: PhantomData<fn() -> O>,
 }
 
@@ -55,11 +55,13 @@ impl<O> BatchHandle<O> {
 
     /// Counts the items by state. The cost grows with the number of bundles, not of items.
     pub async fn counts(&self) -> Result<BatchCounts, Error> {
+        self.engine().check_open()?;
         self.batch.counts().await
     }
 
     /// Waits until all items of the batch have ended, and returns their counts. Failed items do not fail the batch.
     pub async fn wait(&self) -> Result<BatchCounts, Error> {
+        self.engine().check_open()?;
         self.batch.wait().await
     }
 

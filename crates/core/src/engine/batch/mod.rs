@@ -14,6 +14,7 @@ use futures_util::stream::{self, Stream};
 use serde::Serialize;
 
 pub use handle::BatchHandle;
+pub(crate) use results::results_of;
 pub(crate) use submission::submit;
 
 use crate::engine::Engine;

@@ -5,6 +5,7 @@ use serde::de::DeserializeOwned;
 
 use super::BatchHandle;
 use crate::error::Error;
+use crate::payload::FromPayload;
 use crate::runtime::batch::results::{ItemResult, read_results};
 
 impl<O: DeserializeOwned + Send + 'static> BatchHandle<O> {
@@ -13,7 +14,7 @@ impl<O: DeserializeOwned + Send + 'static> BatchHandle<O> {
     ///
     /// An error of the stream itself, such as [`Error::Unavailable`], concerns no item; the stream may be polled again.
     pub fn results(&self) -> impl Stream<Item = Result<ItemResult<O>, Error>> + Send + use<O> {
-        read_results(&self.batch)
+        results_of(self)
     }
 
     /// Returns the results of the items that failed, in the order of their indexes; in all other respects like
@@ -24,4 +25,12 @@ impl<O: DeserializeOwned + Send + 'static> BatchHandle<O> {
             std::future::ready(is_kept)
         })
     }
+}
+
+/// Returns the results of all items, like [`BatchHandle::results`]. After the end of the engine, the stream fails.
+pub(crate) fn results_of<O: FromPayload + Send + 'static>(
+    batch: &BatchHandle<O>,
+) -> impl Stream<Item = Result<ItemResult<O>, Error>> + Send + use<O> {
+    let engine = batch.engine().clone();
+    read_results(&batch.batch).map(move |item| engine.check_open().and(item))
 }

@@ -34,7 +34,6 @@ impl StoredBatch {
 
     /// Counts the items by state.
     pub(crate) async fn counts(&self) -> Result<BatchCounts, Error> {
-        self.engine.check_open()?;
         Ok(self.engine.store.batch_items(self.key).await?.counts())
     }
 

@@ -72,7 +72,6 @@ impl<O: FromPayload> ResultReader<O> {
     /// Reads the outcomes of the next bundles, and waits until they have ended. Returns false after the last bundle.
     async fn read_page(&mut self) -> Result<bool, Error> {
         let (engine, batch) = (self.batch.engine.clone(), self.batch.key);
-        engine.check_open()?;
         let bundles = engine.store.bundles(batch, self.next_index, PAGE_BUNDLES).await?;
         let Some(last) = bundles.last().and_then(|key| key.last_index()) else {
             if !self.has_ended {
