@@ -151,7 +151,8 @@ WITH due AS MATERIALIZED (
     ) AS i ON true
 ), chosen AS MATERIALIZED (
     SELECT s.key, s.place, s.timer, s.ready, s.seq, s.item_count, s.n,
-           s.has_begun
+           -- a request may cancel an item of a bundle that has not begun
+           (s.has_begun OR s.is_bundle)
            AND (s.is_any OR (SELECT true FROM requests AS r WHERE r.execution = s.key LIMIT 1) IS NOT NULL) AS has_more
     FROM sized AS s
     WHERE s.n = 1 OR s.total <= $4::bigint

@@ -43,7 +43,7 @@ WITH RECURSIVE clock AS MATERIALIZED (
 )
 SELECT clock.now,
        EXISTS (SELECT FROM workers AS w WHERE w.worker_id = $1::bigint AND w.epoch = $2::bigint),
-       asked.executions, asked.kinds,
+       asked.executions, asked.kinds, asked.ids,
        ARRAY(SELECT u.key
              FROM unnest($4::uuid[]) AS u (key)
              CROSS JOIN LATERAL (SELECT FROM executions AS e
@@ -71,7 +71,8 @@ SELECT clock.now,
 FROM clock
 CROSS JOIN LATERAL (
     SELECT array_agg(r.execution ORDER BY r.execution, r.n) AS executions,
-           array_agg(r.kind ORDER BY r.execution, r.n) AS kinds
+           array_agg(r.kind ORDER BY r.execution, r.n) AS kinds,
+           array_agg(r.n ORDER BY r.execution, r.n) AS ids
     -- apart from the aggregates, for whose order newer servers would walk through the requests to all workers
     FROM (SELECT r.execution, r.n, r.kind FROM requests AS r WHERE r.worker_id = $1::bigint OFFSET 0) AS r
     CROSS JOIN LATERAL (SELECT FROM executions AS e

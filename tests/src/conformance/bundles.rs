@@ -9,7 +9,7 @@ use stepfast_core::queue::Queue;
 use stepfast_core::queue::rate::Rate;
 use stepfast_core::store::{
     Attempt, BatchItems, BundleRecord, BundledItems, Checkpoint, Detail, EndedItems, ExecutionId, Filter,
-    Heartbeat, ItemOutcome, Outcome, Pack, Record, RequestKind, RequestResult, Start, State, Status,
+    Heartbeat, ItemOutcome, Outcome, Pack, Record, Request, RequestKind, RequestResult, Start, State, Status,
     StoreError, Write, decode_pack,
 };
 
@@ -29,6 +29,7 @@ super::cases![
     unheld_bundle_has_its_items,
     bundle_loads_in_both_details,
     request_to_a_bundle_is_claimed_with_it,
+    cancel_of_an_item_stays_until_its_bundle_ends,
     pack_is_recorded_once,
     large_pack_loads_unchanged,
     items_are_loaded_by_their_keys,
@@ -249,6 +250,35 @@ async fn request_to_a_bundle_is_claimed_with_it(fixture: &dyn StoreFixture) {
     assert_eq!((record.execution.key, &record.requests), (filled.key, &vec![RequestKind::Cancel]));
     filled.assert_details_of(&record);
     assert_eq!(worker.heartbeat().await.requests, [(filled.key, RequestKind::Cancel)]);
+}
+
+async fn cancel_of_an_item_stays_until_its_bundle_ends(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let batch = Key::mint_batch(0);
+    let key = batch.bundle(3);
+    worker.apply(vec![open_batch(batch), write(bundle_start(batch, 0, 4, queued()))]).await;
+    let cancel_item = |index| {
+        let (kind, reason) = (RequestKind::CancelItem(index), payload("cancelled"));
+        Write::Request(Request { execution: key, id: batch.item(index), kind, at: at(1), reason })
+    };
+    let handled = |result| vec![Outcome::RequestHandled(result, None)];
+    for index in [2, 0, 2] {
+        assert_eq!(worker.commit(vec![cancel_item(index)]).await, handled(RequestResult::Pending));
+    }
+    let items = [RequestKind::CancelItem(0), RequestKind::CancelItem(2)];
+    let claimed = worker.claim(10).await.remove(0);
+    assert_eq!((claimed.execution.key, &claimed.requests[..]), (key, &items[..]));
+    assert_eq!(worker.heartbeat().await.requests, items.map(|kind| (key, kind)));
+    worker.apply(vec![transition(key, queued())]).await;
+    assert_eq!(worker.claim(10).await.remove(0).requests, items, "they stay after a requeue");
+    worker.apply(vec![transition(key, parked("pause"))]).await;
+    assert_eq!(worker.commit(vec![cancel_item(3)]).await, handled(RequestResult::Pending));
+    worker.commit(vec![resume(key)]).await;
+    assert_eq!(worker.claim(10).await.remove(0).requests.len(), 3);
+    worker.apply(vec![transition(key, completed())]).await;
+    let after = handled(RequestResult::NotApplicable(Status::Completed));
+    assert_eq!(worker.commit(vec![cancel_item(1)]).await, after);
+    assert!(worker.record(key).await.requests.is_empty());
 }
 
 async fn pack_is_recorded_once(fixture: &dyn StoreFixture) {

@@ -58,7 +58,7 @@ impl StoreUnderTest {
 
     fn normalize(&self, mut record: Record) -> Record {
         record.execution.owner = record.execution.owner.map(|owner| WorkerId(self.registrations[&owner]));
-        record.requests.sort_unstable_by_key(|kind| *kind as u8);
+        record.requests.sort_unstable_by_key(|kind| kind.number());
         record
     }
 
@@ -333,7 +333,7 @@ impl DifferentialStores {
                 ..
             } = result.reply;
             let quarantined_until = result.reply.quarantined_until;
-            requests.sort_unstable_by_key(|(key, kind)| (*key, *kind as u8));
+            requests.sort_unstable_by_key(|(key, kind)| (*key, kind.number()));
             finished.sort_unstable();
             let unheld = store.normalize_all(unheld);
             let times = (next_due, quarantined_until);
@@ -515,7 +515,14 @@ impl DifferentialStores {
                 let kind = *kind;
                 let reason = if kind == RequestKind::Resume { Payload::empty() } else { value(count) };
                 let n = Key::from_bytes(i128::from(count).to_be_bytes());
-                Write::Request(Request { execution: key(*index), id: n, kind, at, reason })
+                // an item of a bundle is cancelled by a request to the bundle; other executions are cancelled themselves
+                let item = key(*index).last_index().filter(|_| kind.cancelled_item().is_some());
+                let (id, kind) = match (item, key(*index).batch(), kind) {
+                    (Some(last), Some(batch), _) => (batch.item(last), RequestKind::CancelItem(last)),
+                    (_, _, RequestKind::CancelItem(_)) => (n, RequestKind::Cancel),
+                    (_, _, kind) => (n, kind),
+                };
+                Write::Request(Request { execution: key(*index), id, kind, at, reason })
             }
             Draft::ClearRequests { index } => {
                 let family = root(*index);

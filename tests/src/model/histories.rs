@@ -161,7 +161,8 @@ fn draft() -> impl Strategy<Value = Draft> {
         Just(RequestKind::Cancel),
         Just(RequestKind::Resume),
         Just(RequestKind::Expire),
-        Just(RequestKind::Pause)
+        Just(RequestKind::Pause),
+        Just(RequestKind::CancelItem(0))
     ];
     prop_oneof![
         6 => (index(), 0..2u8, any::<bool>(), any::<bool>(), state(6)).prop_map(

@@ -260,6 +260,7 @@ impl Tables {
                 }
                 self.reset_strikes(request.execution);
             }
+            RequestKind::CancelItem(_) => self.insert_request(request.execution, request, counters),
             RequestKind::Pause if status == Status::Running => {
                 self.insert_request(request.execution, request, counters);
             }

@@ -336,24 +336,51 @@ pub struct Attempt {
 
 /// The kind of a [`Request`](crate::store::Request).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
 pub enum RequestKind {
     /// Ends the execution as `cancelled`, together with all awaited children below it.
-    Cancel = 1,
+    Cancel,
     /// Continues a parked, failed or cancelled execution.
-    Resume = 2,
+    Resume,
     /// Ends the execution as `cancelled`, together with all awaited children below it, because its deadline has passed
     /// and no worker runs it.
-    Expire = 3,
+    Expire,
     /// Parks the execution: at once if no worker runs it, otherwise as soon as no body runs.
-    Pause = 4,
+    Pause,
+    /// Ends the item with this index of a bundle as `cancelled`, when a worker runs the bundle. The key of the item is the
+    /// id of the request, so a bundle has at most one such request for each item.
+    CancelItem(u32),
 }
 
 impl RequestKind {
-    /// Returns the kind with this number in a row of `requests`; `None` if the number is unknown. Rows of `requests`
-    /// are never of kind [`Expire`](Self::Expire).
-    pub fn from_number(number: i64) -> Option<Self> {
-        [Self::Cancel, Self::Resume, Self::Pause].into_iter().find(|kind| *kind as i64 == number)
+    /// Returns the number of the kind in rows of `requests`.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Cancel => 1,
+            Self::Resume => 2,
+            Self::Expire => 3,
+            Self::Pause => 4,
+            Self::CancelItem(_) => 5,
+        }
+    }
+
+    /// Returns the index of the item that the request cancels; `None` for other kinds.
+    pub fn cancelled_item(&self) -> Option<u32> {
+        match self {
+            Self::CancelItem(index) => Some(*index),
+            _ => None,
+        }
+    }
+
+    /// Returns the kind with this number in a row of `requests` with this id; `None` if the number is unknown. Rows of
+    /// `requests` are never of kind [`Expire`](Self::Expire).
+    pub fn from_row(number: i64, id: Key) -> Option<Self> {
+        match number {
+            1 => Some(Self::Cancel),
+            2 => Some(Self::Resume),
+            4 => Some(Self::Pause),
+            5 => id.item_index().map(Self::CancelItem),
+            _ => None,
+        }
     }
 }
 

@@ -233,6 +233,7 @@ pub enum State {
 /// - [`Expire`](RequestKind::Expire) ends an execution whose deadline is not after `at`, in the same way as a cancel.
 ///   Otherwise the request is not applicable. An expiry is never applicable to a running execution, because the owner
 ///   enforces the deadline.
+/// - [`CancelItem`](RequestKind::CancelItem) is recorded for a bundle that has not ended, and stays until the bundle ends.
 /// - [`Pause`](RequestKind::Pause) parks a `queued` or `waiting` execution with `reason`, and deletes its pending
 ///   pauses. A parked execution stays as it is. A pause is not applicable to a `scheduled` execution.
 ///
@@ -266,7 +267,7 @@ impl Request {
         let is_applicable = match self.kind {
             // the bundles of a batch would continue
             RequestKind::Pause | RequestKind::Resume if self.execution.is_batch() => false,
-            RequestKind::Cancel => !status.is_terminal(),
+            RequestKind::Cancel | RequestKind::CancelItem(_) => !status.is_terminal(),
             RequestKind::Expire => {
                 let has_expired = deadline_at.is_some_and(|at| at <= self.at);
                 has_expired && status != Status::Running && !status.is_terminal()
@@ -278,6 +279,8 @@ impl Request {
         };
         match status {
             _ if !is_applicable => RequestResult::NotApplicable(status),
+            // the worker that runs the bundle next handles the request
+            _ if matches!(self.kind, RequestKind::CancelItem(_)) => RequestResult::Pending,
             Status::Running if self.kind != RequestKind::Resume => RequestResult::Pending,
             _ => RequestResult::Done,
         }

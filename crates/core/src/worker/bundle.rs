@@ -27,7 +27,8 @@ use crate::runtime::run::replay::Replay;
 use crate::runtime::run::task::RunTask;
 use crate::runtime::run::{Interrupt, NewRun, Run};
 use crate::store::{
-    Attempt, Checkpoint, DeleteChunks, ItemTemplate, Parent, Record, Start, State, Write, unpack_inputs,
+    Attempt, Checkpoint, DeleteChunks, ItemTemplate, Parent, Record, RequestKind, Start, State, Write,
+    unpack_inputs,
 };
 use crate::sync::Mutex;
 
@@ -59,6 +60,8 @@ struct ClaimedItems {
     promoted: Vec<u32>,
     /// Whether all items get a row of their own before any of them begins.
     promotes_all: bool,
+    /// The indexes of the items that a request cancels.
+    cancelled: Vec<u32>,
     share: Arc<BundleShare>,
 }
 
@@ -95,6 +98,7 @@ impl ClaimedItems {
             finished,
             records,
             promoted: bundle.promoted,
+            cancelled: record.requests.iter().filter_map(RequestKind::cancelled_item).collect(),
             promotes_all: bundle.has_queue_limits || record.execution.recoveries >= PROMOTING_RECOVERIES,
         })
     }
@@ -193,6 +197,7 @@ impl BundleTask {
         let promotes_all = items.promotes_all;
         let bundle = BundleRun::new(&run, items.template.clone(), items.share.clone());
         bundle.note_promoted(items.promoted.iter().copied());
+        items.cancelled.iter().for_each(|index| bundle.cancel_item(*index));
         let pending = items.into_pending(packed_inputs)?;
         run.engine.runs.insert_bundle(run.key, &bundle);
         Ok(Self { run, bundle, definition, pending, promotes_all, pack: None })
@@ -200,6 +205,7 @@ impl BundleTask {
 
     /// Gives all pending items rows of their own, in which they are `queued`.
     fn promote_all(&mut self) {
+        self.pending.retain(|item| !self.bundle.end_if_cancelled(item.index));
         self.bundle.note_promoted(self.pending.iter().map(|item| item.index));
         for PendingItem { index, input, record } in self.pending.drain(..) {
             let queued = State::Queued { pending_sleeps: Vec::new() };
@@ -215,6 +221,11 @@ impl BundleTask {
         let began_at = Instant::now();
         while !self.pending.is_empty() {
             for _ in 0..ITEMS_PER_CLOCK_READ {
+                while self.pending.pop_front_if(|item| self.bundle.end_if_cancelled(item.index)).is_some() {
+                    if self.pending.is_empty() {
+                        self.bundle.share.note_all_begun();
+                    }
+                }
                 if self.run.is_pausing() || self.run.engine.is_draining() || self.pending.is_empty() {
                     return false;
                 }

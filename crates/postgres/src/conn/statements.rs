@@ -218,7 +218,7 @@ statements! {
     /// Loads failed attempts of executions.
     Attempts = include_str!("../../queries/attempts.sql");
     /// Loads requests to executions.
-    Requests = "SELECT execution, kind FROM requests WHERE execution = ANY($1::uuid[]) ORDER BY execution, n";
+    Requests = "SELECT execution, kind, n FROM requests WHERE execution = ANY($1::uuid[]) ORDER BY execution, n";
 
     /// Loads the packs of bundles.
     Packs = "SELECT bundle, outcomes FROM packs WHERE bundle = ANY($1::uuid[]) ORDER BY bundle, number";

@@ -234,18 +234,21 @@ fn parse_look(result: &QueryResult) -> Result<HeartbeatReply, StoreError> {
     let is_registered: bool = row.next()?;
     let requested: Vec<Uuid> = row.next::<Option<_>>()?.unwrap_or_default();
     let kinds: Vec<i16> = row.next::<Option<_>>()?.unwrap_or_default();
+    let ids: Vec<Uuid> = row.next::<Option<_>>()?.unwrap_or_default();
     let finished: Vec<Uuid> = row.next()?;
     let has_ready = row.next()?;
     let next_due = row.opt_time()?;
     let expired: Vec<Uuid> = row.next()?;
     let next_deadline = row.opt_time()?;
     let quarantined_until = row.opt_time()?;
-    let requests = requested.into_iter().zip(kinds);
+    let requests = requested.into_iter().zip(kinds.into_iter().zip(ids));
     Ok(HeartbeatReply {
         now,
         is_fenced: !is_registered,
         requests: requests
-            .filter_map(|(execution, kind)| Some((to_key(execution), RequestKind::from_number(kind.into())?)))
+            .filter_map(|(execution, (kind, id))| {
+                Some((to_key(execution), RequestKind::from_row(kind.into(), to_key(id))?))
+            })
             .collect(),
         finished: finished.into_iter().map(to_key).collect(),
         has_ready,

@@ -88,8 +88,8 @@ impl LockedRows {
     pub(crate) fn read_pauses(&mut self, result: &QueryResult) -> Result<(), StoreError> {
         for row in &result.rows {
             let mut row = Columns::new(row);
-            let (key, _id, kind) = (row.key()?, row.key()?, row.next::<i16>()?);
-            if RequestKind::from_number(kind.into()) == Some(RequestKind::Pause) {
+            let (key, id, kind) = (row.key()?, row.key()?, row.next::<i16>()?);
+            if RequestKind::from_row(kind.into(), id) == Some(RequestKind::Pause) {
                 self.pausing.insert(key);
             }
         }
@@ -125,6 +125,7 @@ impl LockedRows {
                         RequestKind::Cancel | RequestKind::Expire => {
                             self.cancel_tree(request, &mut decisions);
                         }
+                        RequestKind::CancelItem(_) => decisions.requested.push((request.execution, request)),
                         RequestKind::Resume => self.resume(request.execution, &mut decisions),
                         RequestKind::Pause => self.pause(request, &mut decisions),
                     }
@@ -287,7 +288,7 @@ impl<'a> RequestDecisions<'a> {
         if !self.requested.is_empty() {
             let params = vec![
                 column(&self.requested, |(_, request)| Timestamptz(request.at)),
-                column(&self.requested, |(_, request)| request.recorded_kind() as i16),
+                column(&self.requested, |(_, request)| i16::from(request.recorded_kind().number())),
                 column(&self.requested, |(key, _)| to_uuid(*key)),
                 column(&self.requested, |(_, request)| to_uuid(request.id)),
             ];

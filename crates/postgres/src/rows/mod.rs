@@ -284,12 +284,13 @@ impl RecordDetails {
         Ok(())
     }
 
-    /// Adds requests, from rows with an execution's key and a kind.
+    /// Adds requests, from rows with an execution's key, a kind and an id.
     pub(crate) fn add_requests(&self, rows: &[Row], records: &mut [Record]) -> Result<(), StoreError> {
         for row in rows {
             let mut row = Columns::new(row);
             let execution = row.key()?;
-            let kind = RequestKind::from_number(row.next::<i16>()?.into());
+            let (kind, id) = (row.next::<i16>()?, row.key()?);
+            let kind = RequestKind::from_row(kind.into(), id);
             if let Some(record) = self.record(execution, records) {
                 record.requests.extend(kind);
             }

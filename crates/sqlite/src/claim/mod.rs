@@ -198,7 +198,9 @@ impl ClaimTx<'_, '_> {
         execution.status = Status::Running;
         execution.owner = Some(WorkerId(self.claim.worker.0));
         execution.wake_at = None;
-        let record = if has_begun {
+        // a request may cancel an item of a bundle that has not begun
+        let is_full = has_begun || id.is_bundle() && self.sql.exists(Sql::HasRequest, [key_bytes(&id)])?;
+        let record = if is_full {
             self.sql.run(Sql::AssignRequests, (key_bytes(&id), self.claim.worker.0))?;
             read::load_record(&mut self.sql, execution)?
         } else {

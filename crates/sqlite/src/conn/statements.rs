@@ -364,7 +364,7 @@ impl Sql {
             Sql::ClearRequests => "DELETE FROM requests WHERE execution = ?1",
             Sql::DeletePauses => "DELETE FROM requests WHERE execution = ?1 AND kind = 4",
             Sql::AssignRequests => "UPDATE requests SET worker_id = ?2 WHERE execution = ?1",
-            Sql::Requests => "SELECT kind FROM requests WHERE execution = ?1 ORDER BY n",
+            Sql::Requests => "SELECT kind, n FROM requests WHERE execution = ?1 ORDER BY n",
             Sql::DueTimers => include_str!("../../queries/due_timers.sql"),
             Sql::ReadyPage => include_str!("../../queries/ready_page.sql"),
             Sql::ExistingByDedupId => include_str!("../../queries/existing_by_dedup_id.sql"),

@@ -40,6 +40,7 @@ impl FlushApplier<'_, '_> {
                 self.sql.delete(Table::Requests, Sql::DeletePauses, [key_bytes(&request.execution)])?;
             }
             RequestKind::Resume => self.resume(request.execution, &target)?,
+            RequestKind::CancelItem(_) => self.insert_request(request, request.execution)?,
             RequestKind::Pause if target.status == Status::Running => {
                 self.insert_request(request, request.execution)?;
             }
@@ -94,7 +95,7 @@ impl FlushApplier<'_, '_> {
     }
 
     fn insert_request(&mut self, request: &Request, id: Key) -> DbResult<()> {
-        let kind = request.recorded_kind() as u8;
+        let kind = request.recorded_kind().number();
         let params = (key_bytes(&id), key_bytes(&request.id), kind, request.at.as_micros());
         self.sql.insert(Table::Requests, Sql::InsertRequest, params)?;
         self.note_request();

@@ -194,9 +194,9 @@ pub(crate) fn parse_attempt(row: &Row<'_>, execution: Key) -> DbResult<Result<At
     Ok(Ok(Attempt { execution, path, attempt, at: time(row, 2)?, failure: payload_of(row, 3)? }))
 }
 
-/// Reads the kind of a request; `None` if this version does not support it.
+/// Reads the kind of a request from two columns, its kind and its id; `None` if this version does not support it.
 pub(crate) fn request_kind(row: &Row<'_>, i: usize) -> DbResult<Option<RequestKind>> {
-    Ok(RequestKind::from_number(row.get(i)?))
+    Ok(RequestKind::from_row(row.get(i)?, key_of(row, i + 1)?))
 }
 
 /// Returns the error for a column whose value this program cannot have written.

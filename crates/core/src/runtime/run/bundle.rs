@@ -5,15 +5,17 @@
 //! a run records for its execution *promotes* the item: the run stages a Start, and the item is an execution like any
 //! other from then on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, MutexGuard, Weak};
 
 use super::state::RunState;
 use super::{ChildState, Interrupt, Run};
 use crate::commit::{Lane, Lsn};
+use crate::failure::Failure;
 use crate::payload::Payload;
 use crate::runtime::capacity::item_slots::BundleShare;
-use crate::store::{ItemOutcome, ItemTemplate, Pack, State, Write};
+use crate::store::{ItemOutcome, ItemTemplate, Pack, RequestKind, State, Status, Write, cancel_outcome};
 use crate::sync::Mutex;
 
 /// The state that the runs of a bundle's items share.
@@ -24,6 +26,8 @@ pub(crate) struct BundleRun {
     pub(crate) template: ItemTemplate,
     /// The part of the engine's slots that the bundle has.
     pub(crate) share: Arc<BundleShare>,
+    /// Whether a request cancels any item.
+    has_cancelled_items: AtomicBool,
     state: Mutex<BundleState>,
 }
 
@@ -40,6 +44,8 @@ struct BundleState {
     blocked: HashMap<u32, Weak<Run>, foldhash::fast::RandomState>,
     /// Whether an item has left without an outcome, because the bundle is paused.
     has_paused_item: bool,
+    /// The indexes of the items that a request cancels.
+    cancelled: HashSet<u32, foldhash::fast::RandomState>,
 }
 
 /// The membership of an item's run in its bundle, as long as the item has no row of its own.
@@ -58,7 +64,8 @@ pub(crate) struct UnpackedOutcomes {
 impl BundleRun {
     /// Creates the shared state of a bundle's items. `run` is the run of the bundle.
     pub(crate) fn new(run: &Arc<Run>, template: ItemTemplate, share: Arc<BundleShare>) -> Arc<Self> {
-        Arc::new(Self { run: Arc::downgrade(run), template, share, state: Mutex::default() })
+        let (has_cancelled_items, state) = (AtomicBool::new(false), Mutex::default());
+        Arc::new(Self { run: Arc::downgrade(run), template, share, has_cancelled_items, state })
     }
 
     /// Locks the state for a Write of a virtual item. Returns `None` if the bundle is closed.
@@ -85,10 +92,58 @@ impl BundleRun {
         }
         if let Some(mut open) = self.lock_open() {
             open.blocked.insert(index, Arc::downgrade(run));
+            if open.cancelled.contains(&index) {
+                drop((open, run_state));
+                run.interrupt(Interrupt::Cancel(Failure::cancelled().into()));
+            }
             return;
         }
         drop(run_state);
         run.interrupt(Interrupt::Disowned);
+    }
+
+    /// Cancels an item: at once if it is blocked or has a row of its own, otherwise when it begins or is blocked.
+    pub(crate) fn cancel_item(&self, index: u32) {
+        let blocked = {
+            let mut state = self.state.lock();
+            state.cancelled.insert(index);
+            self.has_cancelled_items.store(true, SeqCst);
+            state.blocked.get(&index).and_then(Weak::upgrade)
+        };
+        if let Some(item) = blocked {
+            item.interrupt(Interrupt::Cancel(Failure::cancelled().into()));
+        } else if let Some(run) = self.run.upgrade()
+            && run.state().children.contains_key(&self.template.batch.item(index))
+        {
+            self.cancel_promoted(&run, index, None);
+        }
+    }
+
+    /// Ends an item that has not begun if a request cancels it. Returns whether that is so.
+    pub(crate) fn end_if_cancelled(&self, index: u32) -> bool {
+        // most bundles need no lock
+        if !self.has_cancelled_items.load(SeqCst) {
+            return false;
+        }
+        let mut state = self.state.lock();
+        let is_cancelled = state.cancelled.contains(&index);
+        if is_cancelled && !state.is_closed {
+            state.outcomes.push(ItemOutcome { index, status: Status::Cancelled, outcome: cancel_outcome() });
+        }
+        is_cancelled
+    }
+
+    /// Requests the cancel of an item that has a row of its own, once the row is durable. `start` is the Lsn of the row's
+    /// Start, unless that is known to be durable.
+    fn cancel_promoted(&self, run: &Arc<Run>, index: u32, start: Option<Lsn>) {
+        let (run, item) = (run.clone(), self.template.batch.item(index));
+        run.engine.runtime.clone().spawn(async move {
+            if let Some(lsn) = start {
+                run.lane().wait_durable(lsn).await;
+            }
+            // an error says that the engine is ending: the next owner of the bundle reads the request
+            let _ = run.engine.request_by_key(item, RequestKind::Cancel).await;
+        });
     }
 
     /// Whether an item has left without an outcome, because the bundle was paused.
@@ -224,6 +279,11 @@ impl Run {
         bundle.note_promoted([item.index]);
         let lsn = self.stage_write(state, Write::Start(start.into()), reserved, true);
         crate::crash_point!("item promoted");
+        if open.cancelled.contains(&item.index)
+            && let Some(run) = bundle.run.upgrade()
+        {
+            bundle.cancel_promoted(&run, item.index, lsn);
+        }
         bundle.note_left(open, item.index);
         lsn
     }

@@ -284,6 +284,12 @@ impl Run {
             RequestKind::Cancel => self.interrupt(Interrupt::Cancel(Failure::cancelled().into())),
             RequestKind::Pause => self.pause(),
             RequestKind::Resume => self.withdraw_pause(),
+            RequestKind::CancelItem(index) => {
+                // a bundle that has not begun here reads the request from its record, or from the next heartbeat
+                if let Some(bundle) = self.engine.runs.bundle(self.key) {
+                    bundle.cancel_item(index);
+                }
+            }
             // an expiry does not apply to a running execution
             RequestKind::Expire => {}
         }
