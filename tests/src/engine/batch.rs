@@ -10,7 +10,7 @@ use stepfast_core::guest::{GuestInput, GuestWorkflow, StartOptions};
 use stepfast_core::queue::Queue;
 use stepfast_core::store::{CheckpointKind, Execution, Filter, RequestResult, Status};
 use stepfast_core::{
-    BatchCounts, BatchHandle, Context, EndedItems, Engine, Error, Failure, ItemResult, Payload, Workflow,
+    BatchCounts, BatchHandle, Context, EndedItems, Error, Failure, ItemResult, Payload, Workflow,
 };
 
 use super::support::{Count, GRACE, Latch, noop, open_engine, open_second_engine, shut_down};
@@ -38,19 +38,13 @@ super::cases![
     bundle_of_a_closed_engine_continues_elsewhere,
     finished_items_do_not_run_again,
     cancel_reaches_promoted_items,
-    blocked_item_is_cancelled_alone,
-    waiting_item_is_cancelled_alone,
-    item_of_another_engine_is_cancelled_alone,
-    item_is_cancelled_before_its_bundle_begins,
-    item_of_a_limited_queue_is_cancelled_alone,
-    ended_and_missing_items_cannot_be_cancelled,
     batch_ends_on_another_engine,
     failed_items_are_retried,
     retried_item_keeps_its_other_steps,
 ];
 
 /// Waits until the batch has ended, and returns the counts of items that have ended.
-async fn ended<O>(batch: &BatchHandle<O>) -> EndedItems {
+pub(super) async fn ended<O>(batch: &BatchHandle<O>) -> EndedItems {
     let counts = batch.wait().await.unwrap();
     assert_eq!(
         counts,
@@ -60,7 +54,7 @@ async fn ended<O>(batch: &BatchHandle<O>) -> EndedItems {
     counts.ended
 }
 
-fn all_completed(items: u64) -> EndedItems {
+pub(super) fn all_completed(items: u64) -> EndedItems {
     EndedItems { completed: items, failed: 0, cancelled: 0 }
 }
 
@@ -82,7 +76,7 @@ fn doubling() -> Workflow<i64, i64> {
 }
 
 /// A workflow whose items with `waits` count themselves and wait for the latch, in a step. The others end at once.
-fn waiting_workflow(begun: &Count, latch: &Latch, waits: fn(u32) -> bool) -> Workflow<u32, u32> {
+pub(super) fn waiting_workflow(begun: &Count, latch: &Latch, waits: fn(u32) -> bool) -> Workflow<u32, u32> {
     let (begun, latch) = (begun.clone(), latch.clone());
     Workflow::new("waiting", move |mut cx: Context, x: u32| {
         let (begun, latch) = (begun.clone(), latch.clone());
@@ -528,99 +522,6 @@ async fn cancel_reaches_promoted_items(fixture: &dyn StoreFixture) {
     for kind in [engine.pause("b").await.unwrap(), engine.resume("b").await.unwrap()] {
         assert!(matches!(kind, RequestResult::NotApplicable(_)), "{kind:?}");
     }
-    shut_down(engine).await;
-}
-
-/// Cancels item 3 of a batch of five, opens the latch on which its items may wait, and waits for the end of all items.
-async fn cancel_third(engine: &Engine, batch: &BatchHandle<u32>, latch: &Latch) {
-    assert_eq!(engine.cancel("b#3").await.unwrap(), RequestResult::Pending);
-    // a second cancel changes nothing
-    let again = engine.cancel("b#3").await.unwrap();
-    assert!(matches!(again, RequestResult::Pending | RequestResult::NotApplicable(_)), "{again:?}");
-    latch.open();
-    assert_eq!(ended(batch).await, EndedItems { completed: 4, failed: 0, cancelled: 1 });
-    assert_eq!(engine.show("b#3").await.unwrap().execution.status, Status::Cancelled);
-    let results: Vec<ItemResult<u32>> = batch.results().try_collect().await.unwrap();
-    for (index, item) in results.iter().enumerate() {
-        assert_eq!(matches!(item.result, Err(Error::Cancelled(_))), index == 3, "{item:?}");
-    }
-}
-
-async fn blocked_item_is_cancelled_alone(fixture: &dyn StoreFixture) {
-    let (begun, latch) = (Count::new(), Latch::new());
-    let waiting = waiting_workflow(&begun, &latch, |_| true);
-    let (engine, _) = open_engine(fixture, |b| b.register(&waiting)).await;
-    let batch = engine.submit_batch(&waiting, 0..5).batch_id("b").await.unwrap();
-    begun.wait_for(5).await;
-    cancel_third(&engine, &batch, &latch).await;
-    shut_down(engine).await;
-}
-
-/// The item has not begun, because the engine has too few slots.
-async fn waiting_item_is_cancelled_alone(fixture: &dyn StoreFixture) {
-    let (begun, latch) = (Count::new(), Latch::new());
-    let waiting = waiting_workflow(&begun, &latch, |_| true);
-    let (engine, _) = open_engine(fixture, |b| b.register(&waiting).max_running(2)).await;
-    let batch = engine.submit_batch(&waiting, 0..5).batch_id("b").await.unwrap();
-    begun.wait_for(1).await;
-    cancel_third(&engine, &batch, &latch).await;
-    assert_eq!(begun.get(), 4, "the cancelled item never began");
-    shut_down(engine).await;
-}
-
-async fn item_of_another_engine_is_cancelled_alone(fixture: &dyn StoreFixture) {
-    let (begun, latch) = (Count::new(), Latch::new());
-    let waiting = waiting_workflow(&begun, &latch, |x| x == 3);
-    let (worker, _) = open_engine(fixture, |b| b.register(&waiting)).await;
-    let batch = worker.submit_batch(&waiting, 0..5).batch_id("b").await.unwrap();
-    begun.wait_for(1).await;
-    let (other, _) = open_second_engine(fixture, |b| b.register(&noop())).await;
-    assert_eq!(other.cancel("b#3").await.unwrap(), RequestResult::Pending);
-    // the latch stays closed: only the request ends the item
-    assert_eq!(ended(&batch).await, EndedItems { completed: 4, failed: 0, cancelled: 1 });
-    shut_down(other).await;
-    shut_down(worker).await;
-}
-
-async fn item_is_cancelled_before_its_bundle_begins(fixture: &dyn StoreFixture) {
-    let (begun, latch) = (Count::new(), Latch::new());
-    let waiting = waiting_workflow(&begun, &latch, |x| x == 3);
-    // an engine without the workflow of the items does not claim them
-    let (submitter, _) =
-        open_engine(fixture, |b| b.register(&waiting).queue(Queue::new("q")).serve_queues(["other"])).await;
-    let batch = submitter.submit_batch(&waiting, 0..5).batch_id("b").queue("q").await.unwrap();
-    assert_eq!(submitter.cancel("b#3").await.unwrap(), RequestResult::Pending);
-    let (worker, _) = open_second_engine(fixture, |b| b.register(&waiting)).await;
-    assert_eq!(ended(&batch).await, EndedItems { completed: 4, failed: 0, cancelled: 1 });
-    assert_eq!(begun.get(), 0);
-    shut_down(submitter).await;
-    shut_down(worker).await;
-}
-
-/// The items of a limited queue get rows of their own when their bundle is claimed.
-async fn item_of_a_limited_queue_is_cancelled_alone(fixture: &dyn StoreFixture) {
-    let (begun, latch) = (Count::new(), Latch::new());
-    let waiting = waiting_workflow(&begun, &latch, |_| true);
-    let queue = Queue::new("limited").concurrency(1);
-    let (engine, _) = open_engine(fixture, |b| b.register(&waiting).queue(queue)).await;
-    let batch = engine.submit_batch(&waiting, 0..5).batch_id("b").queue("limited").await.unwrap();
-    begun.wait_for(1).await;
-    assert_eq!(engine.cancel("b#3").await.unwrap(), RequestResult::Done);
-    latch.open();
-    assert_eq!(ended(&batch).await, EndedItems { completed: 4, failed: 0, cancelled: 1 });
-    shut_down(engine).await;
-}
-
-async fn ended_and_missing_items_cannot_be_cancelled(fixture: &dyn StoreFixture) {
-    let noop = noop();
-    let (engine, _) = open_engine(fixture, |b| b.register(&noop)).await;
-    let batch = engine.submit_batch(&noop, 0..5).batch_id("b").await.unwrap();
-    assert_eq!(ended(&batch).await, all_completed(5));
-    let result = engine.cancel("b#3").await.unwrap();
-    assert_eq!(result, RequestResult::NotApplicable(Status::Completed));
-    assert!(matches!(engine.cancel("b#5").await, Err(Error::NotFound { .. })));
-    let error = engine.pause("b#3").await.unwrap_err();
-    assert!(error.to_string().contains("neither paused nor resumed"), "{error}");
     shut_down(engine).await;
 }
 

@@ -22,6 +22,7 @@ use EngineCase as Case;
 mod attempt;
 mod attributes;
 mod batch;
+mod batch_item;
 mod batch_turns;
 mod budget;
 mod cancel;
@@ -76,6 +77,7 @@ nouns![
     attempt,
     attributes,
     batch,
+    batch_item,
     batch_turns,
     budget,
     cancel,

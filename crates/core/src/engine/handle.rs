@@ -14,7 +14,7 @@ use crate::payload::FromPayload;
 use crate::runtime::inner::EngineInner;
 use crate::runtime::outcome::{decode_outcome, parked_error};
 use crate::runtime::run::{Conclusion, Run};
-use crate::store::{Detail, ExecutionId, RequestKind, RequestResult, Status};
+use crate::store::{RequestKind, RequestResult, Status};
 
 /// A reference to an execution whose output is an `O`.
 pub struct Handle<O> {
@@ -75,9 +75,9 @@ impl<O> Handle<O> {
     /// Reads the execution's present status from the database.
     pub async fn status(&self) -> Result<Status, Error> {
         self.engine().check_open()?;
-        let record = self.engine().load(ExecutionId::Key(self.key), Detail::Outcome).await?;
-        record
-            .map(|record| record.execution.status)
+        let execution = self.engine().load_execution(self.key).await?;
+        execution
+            .map(|execution| execution.status)
             .ok_or_else(|| Error::NotFound { workflow_id: self.workflow_id() })
     }
 

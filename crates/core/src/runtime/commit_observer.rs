@@ -79,6 +79,12 @@ impl CommitObserver for EngineObserver {
                     has_ready |= request.kind == RequestKind::Resume;
                     continue;
                 }
+                Write::Pack(pack) => {
+                    if has_watchers {
+                        engine.completion_watch.notify(pack.bundle);
+                    }
+                    continue;
+                }
                 Write::Wake(key) => {
                     has_ready = true;
                     if key.is_batch() && outcomes.iter().all(|(other, _)| *other != index) {

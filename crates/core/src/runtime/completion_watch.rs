@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::OptionFuture;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -199,6 +200,23 @@ impl EngineInner {
         self.wait_until(key, |execution| execution.status.is_terminal(), on_unended).await
     }
 
+    /// Returns the bundle of an item; `None` for other executions.
+    async fn bundle_of_item(&self, key: Key) -> Result<Option<Key>, Error> {
+        let (Some(batch), Some(index)) = (key.batch(), key.item_index()) else { return Ok(None) };
+        let bundles = self.query_with_retry(|| async { Ok(self.store.bundles(batch, index, 1).await?) });
+        Ok(bundles.await?.pop())
+    }
+
+    /// Returns an execution without its details, also if it is an item without a row of its own.
+    pub(crate) async fn load_execution(&self, key: Key) -> Result<Option<Execution>, Error> {
+        match self.load_batcher.load(key).await? {
+            None if key.item_index().is_some() => {
+                Ok(Box::pin(self.store.load_items(&[key])).await?.pop().flatten())
+            }
+            found => Ok(found),
+        }
+    }
+
     async fn wait_until(
         self: &Arc<Self>,
         key: Key,
@@ -206,6 +224,9 @@ impl EngineInner {
         on_unended: &impl Fn(),
     ) -> Result<Execution, Error> {
         let watcher = self.completion_watch.watch(key);
+        // an item has no row of its own as long as it runs with its bundle
+        let bundle = Box::pin(self.bundle_of_item(key)).await?;
+        let bundle_watcher = bundle.map(|bundle| self.completion_watch.watch(bundle));
         if self.info.is_client {
             // a client with watchers renews its registration and sends heartbeats like a worker
             self.wakeups.renewal.notify_one();
@@ -214,10 +235,11 @@ impl EngineInner {
         let mut retry_at = None;
         loop {
             let change = watcher.next_change();
+            let bundle_change = bundle_watcher.as_ref().map(Watcher::next_change);
             // a load may hang, which must not delay the engine's end
             let loaded = tokio::select! {
                 biased;
-                loaded = self.load_batcher.load(key) => loaded,
+                loaded = self.load_execution(key) => loaded,
                 () = self.wait_stopped() => return Err(self.closed_error()),
             };
             match loaded {
@@ -233,9 +255,12 @@ impl EngineInner {
             if self.is_poisoned() || *self.wakeups.is_stopped.borrow() {
                 return Err(self.closed_error());
             }
-            match retry_at.take() {
-                Some(at) => drop(tokio::time::timeout_at(at, change).await),
-                None => change.await,
+            let bundle_change = OptionFuture::from(bundle_change);
+            let retry = OptionFuture::from(retry_at.take().map(tokio::time::sleep_until));
+            tokio::select! {
+                () = change => {}
+                Some(()) = bundle_change => {}
+                Some(()) = retry => {}
             }
         }
     }

@@ -1,0 +1,148 @@
+//! Single items of batches: their cancels and their handles.
+
+use std::time::Duration;
+
+use futures_util::TryStreamExt;
+use stepfast_core::queue::Queue;
+use stepfast_core::store::{RequestResult, Status};
+use stepfast_core::{BatchHandle, EndedItems, Engine, Error, ItemResult};
+
+use super::batch::{all_completed, ended, waiting_workflow};
+use super::support::{Count, Latch, noop, open_engine, open_second_engine, shut_down, sleeper};
+use crate::StoreFixture;
+
+super::cases![
+    blocked_item_is_cancelled_alone,
+    waiting_item_is_cancelled_alone,
+    item_of_another_engine_is_cancelled_alone,
+    item_is_cancelled_before_its_bundle_begins,
+    item_of_a_limited_queue_is_cancelled_alone,
+    ended_and_missing_items_cannot_be_cancelled,
+    result_of_an_item_is_awaited,
+    result_of_an_item_outlives_its_promotion,
+];
+
+/// Cancels item 3 of a batch of five, opens the latch on which its items may wait, and waits for the end of all items.
+async fn cancel_third(engine: &Engine, batch: &BatchHandle<u32>, latch: &Latch) {
+    assert_eq!(engine.cancel("b#3").await.unwrap(), RequestResult::Pending);
+    // a second cancel changes nothing
+    let again = engine.cancel("b#3").await.unwrap();
+    assert!(matches!(again, RequestResult::Pending | RequestResult::NotApplicable(_)), "{again:?}");
+    latch.open();
+    assert_eq!(ended(batch).await, EndedItems { completed: 4, failed: 0, cancelled: 1 });
+    assert_eq!(engine.show("b#3").await.unwrap().execution.status, Status::Cancelled);
+    let results: Vec<ItemResult<u32>> = batch.results().try_collect().await.unwrap();
+    for (index, item) in results.iter().enumerate() {
+        assert_eq!(matches!(item.result, Err(Error::Cancelled(_))), index == 3, "{item:?}");
+    }
+}
+
+async fn blocked_item_is_cancelled_alone(fixture: &dyn StoreFixture) {
+    let (begun, latch) = (Count::new(), Latch::new());
+    let waiting = waiting_workflow(&begun, &latch, |_| true);
+    let (engine, _) = open_engine(fixture, |b| b.register(&waiting)).await;
+    let batch = engine.submit_batch(&waiting, 0..5).batch_id("b").await.unwrap();
+    begun.wait_for(5).await;
+    cancel_third(&engine, &batch, &latch).await;
+    shut_down(engine).await;
+}
+
+/// The item has not begun, because the engine has too few slots.
+async fn waiting_item_is_cancelled_alone(fixture: &dyn StoreFixture) {
+    let (begun, latch) = (Count::new(), Latch::new());
+    let waiting = waiting_workflow(&begun, &latch, |_| true);
+    let (engine, _) = open_engine(fixture, |b| b.register(&waiting).max_running(2)).await;
+    let batch = engine.submit_batch(&waiting, 0..5).batch_id("b").await.unwrap();
+    begun.wait_for(1).await;
+    cancel_third(&engine, &batch, &latch).await;
+    assert_eq!(begun.get(), 4, "the cancelled item never began");
+    shut_down(engine).await;
+}
+
+async fn item_of_another_engine_is_cancelled_alone(fixture: &dyn StoreFixture) {
+    let (begun, latch) = (Count::new(), Latch::new());
+    let waiting = waiting_workflow(&begun, &latch, |x| x == 3);
+    let (worker, _) = open_engine(fixture, |b| b.register(&waiting)).await;
+    let batch = worker.submit_batch(&waiting, 0..5).batch_id("b").await.unwrap();
+    begun.wait_for(1).await;
+    let (other, _) = open_second_engine(fixture, |b| b.register(&noop())).await;
+    assert_eq!(other.cancel("b#3").await.unwrap(), RequestResult::Pending);
+    // the latch stays closed: only the request ends the item
+    assert_eq!(ended(&batch).await, EndedItems { completed: 4, failed: 0, cancelled: 1 });
+    shut_down(other).await;
+    shut_down(worker).await;
+}
+
+async fn item_is_cancelled_before_its_bundle_begins(fixture: &dyn StoreFixture) {
+    let (begun, latch) = (Count::new(), Latch::new());
+    let waiting = waiting_workflow(&begun, &latch, |x| x == 3);
+    // an engine without the workflow of the items does not claim them
+    let (submitter, _) =
+        open_engine(fixture, |b| b.register(&waiting).queue(Queue::new("q")).serve_queues(["other"])).await;
+    let batch = submitter.submit_batch(&waiting, 0..5).batch_id("b").queue("q").await.unwrap();
+    assert_eq!(submitter.cancel("b#3").await.unwrap(), RequestResult::Pending);
+    let (worker, _) = open_second_engine(fixture, |b| b.register(&waiting)).await;
+    assert_eq!(ended(&batch).await, EndedItems { completed: 4, failed: 0, cancelled: 1 });
+    assert_eq!(begun.get(), 0);
+    shut_down(submitter).await;
+    shut_down(worker).await;
+}
+
+/// The items of a limited queue get rows of their own when their bundle is claimed.
+async fn item_of_a_limited_queue_is_cancelled_alone(fixture: &dyn StoreFixture) {
+    let (begun, latch) = (Count::new(), Latch::new());
+    let waiting = waiting_workflow(&begun, &latch, |_| true);
+    let queue = Queue::new("limited").concurrency(1);
+    let (engine, _) = open_engine(fixture, |b| b.register(&waiting).queue(queue)).await;
+    let batch = engine.submit_batch(&waiting, 0..5).batch_id("b").queue("limited").await.unwrap();
+    begun.wait_for(1).await;
+    assert_eq!(engine.cancel("b#3").await.unwrap(), RequestResult::Done);
+    latch.open();
+    assert_eq!(ended(&batch).await, EndedItems { completed: 4, failed: 0, cancelled: 1 });
+    shut_down(engine).await;
+}
+
+async fn ended_and_missing_items_cannot_be_cancelled(fixture: &dyn StoreFixture) {
+    let noop = noop();
+    let (engine, _) = open_engine(fixture, |b| b.register(&noop)).await;
+    let batch = engine.submit_batch(&noop, 0..5).batch_id("b").await.unwrap();
+    assert_eq!(ended(&batch).await, all_completed(5));
+    let result = engine.cancel("b#3").await.unwrap();
+    assert_eq!(result, RequestResult::NotApplicable(Status::Completed));
+    assert!(matches!(engine.cancel("b#5").await, Err(Error::NotFound { .. })));
+    let error = engine.pause("b#3").await.unwrap_err();
+    assert!(error.to_string().contains("neither paused nor resumed"), "{error}");
+    shut_down(engine).await;
+}
+
+async fn result_of_an_item_is_awaited(fixture: &dyn StoreFixture) {
+    let (begun, latch) = (Count::new(), Latch::new());
+    let waiting = waiting_workflow(&begun, &latch, |x| x >= 3);
+    let (engine, _) = open_engine(fixture, |b| b.register(&waiting)).await;
+    let (other, _) = open_second_engine(fixture, |b| b.register(&noop())).await;
+    let batch = engine.submit_batch(&waiting, 0..5).batch_id("b").await.unwrap();
+    begun.wait_for(2).await;
+    // item 1 has ended, although its bundle runs
+    assert_eq!(engine.get::<u32>("b#1").await.unwrap().result().await.unwrap(), 1);
+    let handle = engine.get::<u32>("b#3").await.unwrap();
+    assert_eq!((handle.workflow_id(), handle.status().await.unwrap()), ("b#3".to_owned(), Status::Running));
+    let elsewhere = other.get::<u32>("b#4").await.unwrap();
+    let results = tokio::spawn(async move { (handle.result().await, elsewhere.result().await) });
+    latch.open();
+    let (here, elsewhere) = results.await.unwrap();
+    assert_eq!((here.unwrap(), elsewhere.unwrap()), (3, 4));
+    assert_eq!(ended(&batch).await, all_completed(5));
+    shut_down(other).await;
+    shut_down(engine).await;
+}
+
+async fn result_of_an_item_outlives_its_promotion(fixture: &dyn StoreFixture) {
+    let sleeper = sleeper();
+    let (engine, _) =
+        open_engine(fixture, |b| b.register(&sleeper).suspend_after(Duration::from_millis(1))).await;
+    engine.submit_batch(&sleeper, [0, 50]).batch_id("b").await.unwrap();
+    let handle = engine.get::<()>("b#1").await.unwrap();
+    handle.result().await.unwrap();
+    assert_eq!(handle.status().await.unwrap(), Status::Completed);
+    shut_down(engine).await;
+}
