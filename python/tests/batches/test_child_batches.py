@@ -215,7 +215,7 @@ def maps_many(count: int) -> list[str]:
 
 
 @workflow
-async def maps_squares_async(count: int) -> list[int]:
+async def maps_items_async(count: int) -> list[int]:
     return await stepfast.map(squares_item_async, range(count))
 
 
@@ -237,8 +237,8 @@ def test_map_of_many_calls_is_a_batch(url: str) -> None:
 def test_failed_item_fails_async_map(sqlite_url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(sqlite_url) as engine:
-            assert await engine.run(maps_squares_async, 999) == [n * n for n in range(999)]
+            assert await engine.run(maps_items_async, 999) == [n * n for n in range(999)]
             with pytest.raises(OddSquare, match="999"):
-                await engine.run(maps_squares_async, 2_500)
+                await engine.run(maps_items_async, 2_500)
 
     asyncio.run(main())

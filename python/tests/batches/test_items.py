@@ -49,6 +49,21 @@ async def halve_async(n: int) -> int:
     return n // 2
 
 
+begun_items, may_end = threading.Semaphore(0), threading.Event()
+
+
+@step
+def wait_until_allowed(n: int) -> int:
+    begun_items.release()
+    assert may_end.wait(HANG_TIMEOUT)
+    return n
+
+
+@workflow
+def ends_when_allowed_item(n: int) -> int:
+    return wait_until_allowed(n)
+
+
 @workflow
 def halves_item(n: int) -> int:
     if n % 10 == 0:
@@ -227,6 +242,24 @@ def test_cancelled_batch_takes_no_further_items(url: str) -> None:
         assert batch.wait().submitted == 1_000
         with pytest.raises(WorkflowIdConflict, match="cancelled"):
             engine.submit_batch(halves_item, [(n,) for n in range(1_200)], batch_id="b")
+
+
+def test_single_item_is_cancelled(url: str) -> None:
+    with Engine(url) as engine:
+        may_end.clear()
+        batch = engine.submit_batch(ends_when_allowed_item, [(n,) for n in range(4)], batch_id="b")
+        for _ in range(3):
+            # items begin in the order of their indexes
+            assert begun_items.acquire(timeout=HANG_TIMEOUT)
+        assert engine.cancel("b#2") is True
+        handle = engine.get("b#1", ends_when_allowed_item)
+        may_end.set()
+        assert handle.result() == 1
+        assert handle.status() == "completed"
+        assert batch.wait() == BatchCounts(4, 0, 0, 0, 3, 0, 1)
+        with pytest.raises(WorkflowCancelled):
+            engine.get("b#2", ends_when_allowed_item).result()
+        assert engine.cancel("b#1") is False
 
 
 def test_handles_of_closed_engine_raise(sqlite_url: str) -> None:
