@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::TryStreamExt;
 use stepfast_core::queue::Queue;
 use stepfast_core::store::{RequestResult, Status};
-use stepfast_core::{BatchHandle, EndedItems, Engine, Error, ItemResult};
+use stepfast_core::{BatchHandle, Context, EndedItems, Engine, Error, Failure, ItemResult, Workflow};
 
 use super::batch::{all_completed, ended, waiting_workflow};
 use super::support::{Count, Latch, noop, open_engine, open_second_engine, shut_down, sleeper};
@@ -18,6 +18,7 @@ super::cases![
     item_is_cancelled_before_its_bundle_begins,
     item_of_a_limited_queue_is_cancelled_alone,
     ended_and_missing_items_cannot_be_cancelled,
+    failed_item_is_resumed_alone,
     result_of_an_item_is_awaited,
     result_of_an_item_outlives_its_promotion,
 ];
@@ -111,7 +112,35 @@ async fn ended_and_missing_items_cannot_be_cancelled(fixture: &dyn StoreFixture)
     assert_eq!(result, RequestResult::NotApplicable(Status::Completed));
     assert!(matches!(engine.cancel("b#5").await, Err(Error::NotFound { .. })));
     let error = engine.pause("b#3").await.unwrap_err();
-    assert!(error.to_string().contains("neither paused nor resumed"), "{error}");
+    assert!(error.to_string().contains("not paused"), "{error}");
+    let result = engine.resume("b#3").await.unwrap();
+    assert_eq!(result, RequestResult::NotApplicable(Status::Completed));
+    shut_down(engine).await;
+}
+
+async fn failed_item_is_resumed_alone(fixture: &dyn StoreFixture) {
+    let tries = Count::new();
+    let flaky = {
+        let tries = tries.clone();
+        Workflow::new("flaky", move |mut cx: Context, x: u32| {
+            let tries = tries.clone();
+            async move {
+                let body = || {
+                    let n = if x == 0 { 0 } else { tries.increment() };
+                    async move { if (1..=2).contains(&n) { Err(Failure::new("no")) } else { Ok(x) } }
+                };
+                cx.step("flaky", body).await
+            }
+        })
+    };
+    let (engine, _) = open_engine(fixture, |b| b.register(&flaky)).await;
+    let batch = engine.submit_batch(&flaky, 0..3).batch_id("b").await.unwrap();
+    assert_eq!(ended(&batch).await, EndedItems { completed: 1, failed: 2, cancelled: 0 });
+    assert_eq!(engine.resume("b#2").await.unwrap(), RequestResult::Done);
+    assert_eq!(engine.get::<u32>("b#2").await.unwrap().result().await.unwrap(), 2);
+    assert_eq!(ended(&batch).await, EndedItems { completed: 2, failed: 1, cancelled: 0 });
+    assert_eq!(batch.retry_failed().await.unwrap(), 1);
+    assert_eq!(ended(&batch).await, all_completed(3));
     shut_down(engine).await;
 }
 

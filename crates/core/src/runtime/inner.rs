@@ -32,7 +32,6 @@ use crate::store::{
     WorkerInfo, Write, cancel_outcome,
 };
 use crate::text::quote;
-use futures_util::future::BoxFuture;
 
 /// Options with which an engine is built.
 #[derive(Clone, Copy, Debug)]
@@ -195,8 +194,7 @@ impl EngineInner {
             Some(_) => Error::Invalid {
                 input: "workflow_id",
                 reason: format!(
-                    "{} runs together with other items of its batch: it can be cancelled, but neither paused nor \
-                     resumed; `retry_failed` retries the failed items of a batch",
+                    "{} runs together with other items of its batch: it can be cancelled, but not paused",
                     quote(workflow_id)
                 ),
             },
@@ -240,35 +238,10 @@ impl EngineInner {
                 Ok(Some(result))
             }
             Outcome::NotFound if kind == RequestKind::Cancel => self.cancel_virtual_item(key).await,
+            Outcome::NotFound if kind == RequestKind::Resume => self.resume_virtual_item(key).await,
             Outcome::NotFound => Ok(None),
             Outcome::Rejected(reason) => Err(Error::Unavailable(reason.to_string())),
             _ => Err(self.dropped_write_error()),
         }
-    }
-
-    /// Stages the cancel of an item without a row of its own, as a request to its bundle. Returns `None` for other
-    /// executions, and for an item that does not exist.
-    fn cancel_virtual_item(&self, key: Key) -> BoxFuture<'_, Result<Option<RequestResult>, Error>> {
-        Box::pin(async move {
-            let (Some(batch), Some(index)) = (key.batch(), key.item_index()) else { return Ok(None) };
-            loop {
-                let Some(item) = self.store.load_items(&[key]).await?.pop().flatten() else {
-                    return Ok(None);
-                };
-                if item.status.is_terminal() {
-                    return Ok(Some(RequestResult::NotApplicable(item.status)));
-                }
-                let Some(bundle) = self.store.bundles(batch, index, 1).await?.pop() else { return Ok(None) };
-                match self.request_by_key(bundle, RequestKind::CancelItem(index)).await? {
-                    // the bundle has ended in the meantime: the item has an outcome, or a row of its own
-                    Some(RequestResult::NotApplicable(_)) => {}
-                    result => return Ok(result),
-                }
-                if self.store.load(&[ExecutionId::Key(key)], Detail::Outcome).await?.pop().flatten().is_some()
-                {
-                    return self.request_by_key(key, RequestKind::Cancel).await;
-                }
-            }
-        })
     }
 }

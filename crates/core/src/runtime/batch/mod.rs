@@ -1,6 +1,8 @@
 //! Batches as the engine and the code of workflows use them: their submission, their counts and their results.
 
+pub(crate) mod item_requests;
 pub(crate) mod results;
+pub(crate) mod retry;
 pub(crate) mod submission;
 
 use std::sync::Arc;
