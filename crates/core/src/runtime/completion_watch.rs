@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::key::Key;
 use crate::runtime::inner::EngineInner;
+use crate::runtime::run::item_lookup::bundle_of_item;
 use crate::store::Execution;
 
 /// The pause after a failed load of a watched execution.
@@ -200,13 +201,6 @@ impl EngineInner {
         self.wait_until(key, |execution| execution.status.is_terminal(), on_unended).await
     }
 
-    /// Returns the bundle of an item; `None` for other executions.
-    async fn bundle_of_item(&self, key: Key) -> Result<Option<Key>, Error> {
-        let (Some(batch), Some(index)) = (key.batch(), key.item_index()) else { return Ok(None) };
-        let bundles = self.query_with_retry(|| async { Ok(self.store.bundles(batch, index, 1).await?) });
-        Ok(bundles.await?.pop())
-    }
-
     /// Returns an execution without its details, also if it is an item without a row of its own.
     pub(crate) async fn load_execution(&self, key: Key) -> Result<Option<Execution>, Error> {
         match self.load_batcher.load(key).await? {
@@ -225,7 +219,13 @@ impl EngineInner {
     ) -> Result<Execution, Error> {
         let watcher = self.completion_watch.watch(key);
         // an item has no row of its own as long as it runs with its bundle
-        let bundle = Box::pin(self.bundle_of_item(key)).await?;
+        let bundle = match key.item_index() {
+            Some(_) => {
+                let find = || async { Ok(bundle_of_item(&*self.store, key).await?) };
+                Box::pin(self.query_with_retry(find)).await?
+            }
+            None => None,
+        };
         let bundle_watcher = bundle.map(|bundle| self.completion_watch.watch(bundle));
         if self.info.is_client {
             // a client with watchers renews its registration and sends heartbeats like a worker

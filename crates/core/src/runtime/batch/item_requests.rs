@@ -6,6 +6,7 @@ use super::retry::retry_items_of;
 use crate::error::Error;
 use crate::key::Key;
 use crate::runtime::inner::EngineInner;
+use crate::runtime::run::item_lookup::bundle_of_item;
 use crate::store::{Detail, ExecutionId, RequestKind, RequestResult, Status};
 
 impl EngineInner {
@@ -16,24 +17,16 @@ impl EngineInner {
         key: Key,
     ) -> BoxFuture<'_, Result<Option<RequestResult>, Error>> {
         Box::pin(async move {
-            let (Some(batch), Some(index)) = (key.batch(), key.item_index()) else { return Ok(None) };
-            loop {
-                let Some(item) = self.store.load_items(&[key]).await?.pop().flatten() else {
-                    return Ok(None);
-                };
-                if item.status.is_terminal() {
-                    return Ok(Some(RequestResult::NotApplicable(item.status)));
-                }
-                let Some(bundle) = self.store.bundles(batch, index, 1).await?.pop() else { return Ok(None) };
-                match self.request_by_key(bundle, RequestKind::CancelItem(index)).await? {
-                    // the bundle has ended in the meantime: the item has an outcome, or a row of its own
-                    Some(RequestResult::NotApplicable(_)) => {}
-                    result => return Ok(result),
-                }
-                if self.store.load(&[ExecutionId::Key(key)], Detail::Outcome).await?.pop().flatten().is_some()
-                {
-                    return self.request_by_key(key, RequestKind::Cancel).await;
-                }
+            let Some(index) = key.item_index() else { return Ok(None) };
+            let Some(item) = self.store.load_items(&[key]).await?.pop().flatten() else { return Ok(None) };
+            if item.status.is_terminal() {
+                return Ok(Some(RequestResult::NotApplicable(item.status)));
+            }
+            let Some(bundle) = bundle_of_item(&*self.store, key).await? else { return Ok(None) };
+            match self.request_by_key(bundle, RequestKind::CancelItem(index)).await? {
+                // the bundle has ended in the meantime: the item has an outcome, or a row of its own
+                Some(RequestResult::NotApplicable(_)) => self.request_by_key(key, RequestKind::Cancel).await,
+                result => Ok(result),
             }
         })
     }
@@ -45,12 +38,12 @@ impl EngineInner {
         key: Key,
     ) -> BoxFuture<'_, Result<Option<RequestResult>, Error>> {
         Box::pin(async move {
-            let (Some(batch), Some(index)) = (key.batch(), key.item_index()) else { return Ok(None) };
+            let Some(index) = key.item_index() else { return Ok(None) };
             let Some(item) = self.store.load_items(&[key]).await?.pop().flatten() else { return Ok(None) };
             if item.status != Status::Failed {
                 return Ok(Some(RequestResult::NotApplicable(item.status)));
             }
-            let Some(bundle) = self.store.bundles(batch, index, 1).await?.pop() else { return Ok(None) };
+            let Some(bundle) = bundle_of_item(&*self.store, key).await? else { return Ok(None) };
             let Some(record) = self.load(ExecutionId::Key(bundle), Detail::Outcome).await? else {
                 return Ok(None);
             };

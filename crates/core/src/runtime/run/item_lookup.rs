@@ -70,7 +70,7 @@ async fn find_item(
     if let Some(record) = load(store, ExecutionId::Key(key), detail).await? {
         return Ok(Some(record));
     }
-    let Some(bundle) = store.bundles(batch, index, 1).await?.pop() else { return Ok(None) };
+    let Some(bundle) = bundle_of_item(store, key).await? else { return Ok(None) };
     let Some(mut record) = load(store, ExecutionId::Key(bundle), detail).await? else { return Ok(None) };
     let Some(items) = record.bundle.take() else { return Ok(None) };
     let end = items.outcomes_of(&[index]).pop().flatten();
@@ -80,6 +80,12 @@ async fn find_item(
     record.attempts.retain(|attempt| attempt.execution == key);
     record.execution = Execution { input, ..virtual_item(&record.execution, key, end) };
     Ok(Some(record))
+}
+
+/// Returns the key of the bundle of an item; `None` for other executions, and for an item that does not exist.
+pub(crate) async fn bundle_of_item(store: &dyn Store, item: Key) -> Result<Option<Key>, StoreError> {
+    let (Some(batch), Some(index)) = (item.batch(), item.item_index()) else { return Ok(None) };
+    Ok(store.bundles(batch, index, 1).await?.pop())
 }
 
 /// Loads the input of an item from the packed inputs of its bundle.
