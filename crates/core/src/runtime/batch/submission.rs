@@ -38,6 +38,14 @@ pub struct BatchInput {
     pub fingerprint: Option<u64>,
 }
 
+impl BatchInput {
+    /// Returns the fingerprint of this input and of those before it, which have the fingerprint `before`; 0 for none.
+    pub(crate) fn fold_fingerprint(&self, before: u64) -> u64 {
+        let fingerprint = self.fingerprint.unwrap_or_else(|| self.payload.fingerprint());
+        xxh3_64([before, fingerprint].map(u64::to_be_bytes).as_flattened())
+    }
+}
+
 impl From<Payload> for BatchInput {
     fn from(payload: Payload) -> Self {
         Self { payload, fingerprint: None }
@@ -250,7 +258,8 @@ impl<'s> BatchSubmission<'s> {
         while let Some(input) = self.next_input(&mut inputs).await? {
             let index = self.bundled + u64::from(self.inputs.count());
             check_count(index + 1)?;
-            let BatchInput { payload, fingerprint } = input.map_err(|error| name_item(error, index))?;
+            let input = input.map_err(|error| name_item(error, index))?;
+            let payload = &input.payload;
             let limit = self.engine.options.value_limit;
             if payload.len() > limit {
                 let value = format!("the input of item {index} of the batch");
@@ -261,12 +270,10 @@ impl<'s> BatchSubmission<'s> {
                 self.stage_bundle().await?;
             }
             if self.is_compared {
-                self.given_fingerprints.extend(fingerprint.map(|given| (self.inputs.count(), given)));
-                let fingerprint = fingerprint.unwrap_or_else(|| payload.fingerprint());
-                let pair = [self.fingerprint, fingerprint].map(u64::to_be_bytes);
-                self.fingerprint = xxh3_64(pair.as_flattened());
+                self.given_fingerprints.extend(input.fingerprint.map(|given| (self.inputs.count(), given)));
+                self.fingerprint = input.fold_fingerprint(self.fingerprint);
             }
-            self.inputs.push(&payload);
+            self.inputs.push(payload);
             // at once, so that the items are durable also if no further input can be read
             if self.inputs.count() == MAX_BUNDLE_ITEMS {
                 self.stage_bundle().await?;

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use futures_util::{TryStreamExt, stream};
 use serde::{Serialize, de::DeserializeOwned};
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::begin_result_call;
 use super::start::{
@@ -154,10 +153,7 @@ pub(crate) struct NewBatch {
 impl NewBatch {
     /// Returns the fingerprint of all inputs.
     fn fingerprint(&self) -> u64 {
-        self.inputs.iter().fold(0, |before, input| {
-            let fingerprint = input.fingerprint.unwrap_or_else(|| input.payload.fingerprint());
-            xxh3_64([before, fingerprint].map(u64::to_be_bytes).as_flattened())
-        })
+        self.inputs.iter().fold(0, |before, input| input.fold_fingerprint(before))
     }
 }
 
