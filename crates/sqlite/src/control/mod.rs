@@ -96,7 +96,6 @@ impl Database {
             stepfast_core::crash_point!("sqlite registration closed");
             self.requeue(worker, false)?;
             // the last Wakes of the worker may have been fenced
-            self.end_complete_batches()?;
             self.wake_satisfied()?;
             self.share.announce_commit(self.listener.id);
         }

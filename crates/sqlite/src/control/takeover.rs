@@ -50,7 +50,6 @@ impl Database {
         }
         if self.is_sweep_due.load(SeqCst) {
             stepfast_core::crash_point!("sqlite requeued without hint");
-            self.end_complete_batches()?;
             self.wake_satisfied()?;
             self.delete_orphaned_slots()?;
             self.is_sweep_due.store(false, SeqCst);
@@ -117,10 +116,11 @@ impl Database {
         }
     }
 
-    /// Wakes executions that wait for an ended child: a worker may have died between the end and the Wake. If this
-    /// function is interrupted, the next sweep calls it again. The first renewing heartbeat of a store makes a sweep
-    /// due.
+    /// Ends batches whose wake condition holds, and then wakes executions that wait for an ended child or batch: a worker
+    /// may have died between the end and the Wake. If this function is interrupted, the next sweep calls it again. The
+    /// first renewing heartbeat of a store makes a sweep due.
     pub(super) fn wake_satisfied(&self) -> Result<(), StoreError> {
+        self.end_complete_batches()?;
         let query = include_str!("../../queries/satisfied_waits.sql");
         // the search reads all waits, so it must not hold the lock of writers
         let satisfied = self.read("looking for satisfied waits", |conn| {
@@ -147,7 +147,7 @@ impl Database {
     }
 
     /// Ends batches whose wake condition holds, for the same reason as [`wake_satisfied`](Self::wake_satisfied).
-    pub(super) fn end_complete_batches(&self) -> Result<(), StoreError> {
+    fn end_complete_batches(&self) -> Result<(), StoreError> {
         let complete = self.read("looking for complete batches", |conn| {
             let mut sql = Statements::new(conn);
             let mut rows = sql.get(Sql::ClosedBatches)?.query([])?;
