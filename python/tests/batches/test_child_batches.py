@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from watched_process import HANG_TIMEOUT
 
 import stepfast
 from stepfast import (
@@ -107,8 +109,17 @@ def test_replay_continues_with_the_same_batch(url: str) -> None:
         assert len([it for it in engine.list() if it.workflow == "squares_item"]) == 1
 
 
+begun_items = threading.Semaphore(0)
+
+
+@step
+def report_begin() -> None:
+    begun_items.release()
+
+
 @workflow
 def waits_in_item(n: int) -> int:
+    report_begin()
     sleep(3600)
     return n
 
@@ -124,11 +135,11 @@ def submits_waiting_items() -> str:
 
 
 def batch_of(engine: Engine, workflow: str) -> str:
-    """Waits until a batch of this workflow is listed, and returns its id."""
-    while True:
-        for execution in engine.list(workflow=workflow):
-            if "#" not in execution.workflow_id:
-                return execution.workflow_id
+    """Waits until both items of the only batch of this workflow begin, and returns the id of the batch."""
+    for _ in range(2):
+        assert begun_items.acquire(timeout=HANG_TIMEOUT)
+    (batch,) = {it.workflow_id.partition("#")[0] for it in engine.list(workflow=workflow)}
+    return batch
 
 
 def test_cancelled_batch_raises_in_its_workflow(sqlite_url: str) -> None:

@@ -12,7 +12,7 @@ from stepfast._options.batch_options import check_batch_options
 from stepfast._runtime.branch import forbid_in_workflow
 from stepfast._runtime.waiting import wait_for_call
 from stepfast._validation.text import short_repr
-from stepfast._workflow.batch.inputs import check_item, with_index
+from stepfast._workflow.batch.inputs import not_a_tuple_error, with_index
 from stepfast._workflow.start_target import start_target
 from stepfast.errors import InvalidArgument
 
@@ -50,7 +50,8 @@ class BatchSubmission:
     def add(self, item: Any) -> bool:
         """Adds an item to the portion. Returns whether the portion is full."""
         if item.__class__ is not tuple:
-            check_item(item, self._count, f"submit_batch({short_repr(self._workflow)}, [(1,), (2,)])")
+            example = f"submit_batch({short_repr(self._workflow)}, [(1,), (2,)])"
+            raise not_a_tuple_error(item, self._count, example)
         self._count += 1
         self._portion.append((*self._bound_args, *item) if self._bound_args else item)
         return len(self._portion) >= PORTION_ITEMS

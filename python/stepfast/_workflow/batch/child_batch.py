@@ -10,7 +10,7 @@ from stepfast._runtime.branch import current_branch
 from stepfast._runtime.waiting import wait_for_call
 from stepfast._validation.text import short_repr
 from stepfast._workflow.batch.counts import BatchCounts
-from stepfast._workflow.batch.inputs import check_index, check_item, with_index
+from stepfast._workflow.batch.inputs import check_index, not_a_tuple_error, with_index
 from stepfast._workflow.batch.item_result import ItemResult
 from stepfast.errors import InvalidArgument
 
@@ -168,11 +168,11 @@ def submit_child_batch(
             f"{short_repr(cast('object', inputs))} is an async iterable, which a replay cannot repeat: read "
             "it in a step, or submit the batch in a step"
         )
-    example = f"{workflow.__name__}.submit_batch([(1,), (2,)])"
-    items = [
-        (*bound_args, *check_item(item, index, example))
-        for index, item in enumerate(cast("Iterable[object]", inputs))
-    ]
+    items: list[tuple[Any, ...]] = []
+    for item in cast("Iterable[Any]", inputs):
+        if item.__class__ is not tuple:
+            raise not_a_tuple_error(item, len(items), f"{workflow.__name__}.submit_batch([(1,), (2,)])")
+        items.append((*bound_args, *item))
     host: Host = branch.host
     number = host.number(workflow)
     native = None if checked is None else checked.native

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from stepfast._validation import bounds
 from stepfast._validation.text import short_repr
@@ -22,24 +22,17 @@ def check_index(index: int) -> int:
     return int(index)
 
 
-def check_item(item: Any, index: int, example: str) -> tuple[Any, ...]:
-    """Returns an item of a batch, which is a tuple of arguments.
+def not_a_tuple_error(item: object, index: int, example: str) -> InvalidArgument:
+    """Returns the error for an item of a batch that is no tuple of arguments.
 
     Args:
         item: The item.
         index: The index of the item in the batch.
-        example: A call with right items, for the error message.
-
-    Raises:
-        InvalidArgument: The item is no tuple.
+        example: A call with right items.
     """
-    if item.__class__ is not tuple:
-        raise InvalidArgument(
-            f"item {index} of the batch is {short_repr(item)}, and must be a tuple of arguments: "
-            f"write {example}"
-        )
-    checked: tuple[Any, ...] = item
-    return checked
+    return InvalidArgument(
+        f"item {index} of the batch is {short_repr(item)}, and must be a tuple of arguments: write {example}"
+    )
 
 
 def with_index(index: int, error: Exception) -> Exception:
@@ -51,4 +44,4 @@ def with_index(index: int, error: Exception) -> Exception:
     return error
 
 
-__all__ = ["check_index", "check_item", "with_index"]
+__all__ = ["check_index", "not_a_tuple_error", "with_index"]
