@@ -110,7 +110,7 @@ async fn claim_of_a_bundle_takes_statements_per_bundle_only() {
     worker.commit(vec![start_write(start(Key::mint(0), queued()))]).await;
     let of_plain = claim(1).await;
     worker.commit(vec![batch(key, None), bundle(key, 0, queued())]).await;
-    assert_eq!(claim(2).await, of_plain + 3, "the number of items, packs and promoted items");
+    assert_eq!(claim(2).await, of_plain + 4, "the number of items, packs, promoted items, requests");
     let outcomes = (0..ITEMS - 1).map(|index| {
         let outcome = value("short");
         ItemOutcome { index, status: Status::Completed, outcome }
@@ -118,6 +118,6 @@ async fn claim_of_a_bundle_takes_statements_per_bundle_only() {
     let id = key.bundle(ITEMS - 1);
     let packed = Write::Pack(Pack { bundle: id, outcomes: outcomes.collect() });
     worker.commit(vec![packed, transition(id, queued())]).await;
-    // also attributes, requests (twice), checkpoints and attempts, as of any execution that has begun
+    // also attributes, requests, checkpoints and attempts, as of any execution that has begun
     assert_eq!(claim(3).await, of_plain + 8);
 }
