@@ -11,7 +11,8 @@ use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
 use stepfast_core::queue::Placement;
 use stepfast_core::store::{
-    Attempt, CheckpointKind, Detail, ExecutionId, Flush, Outcome, Start, State, Status, Store, Write,
+    Attempt, CheckpointKind, Detail, ExecutionId, Flush, ItemOutcome, Outcome, Pack, Parent, Start, State,
+    Status, Store, Write,
 };
 use support::*;
 
@@ -274,6 +275,36 @@ async fn payload_with_missing_pieces_is_unreadable_alone() {
     assert_eq!(execution(1).unreadable, None);
     assert_eq!(execution(1).input.as_bytes(), payload(3_000).as_bytes());
     assert_eq!(worker.claim_keys(9, &["w"]).await, [damaged, whole]);
+}
+
+#[tokio::test]
+async fn search_for_an_item_reads_its_piece_of_the_pack_only() {
+    let (_dir, path) = temp_database();
+    let worker = Worker::at(&path).await;
+    let batch = Key::mint_batch(0);
+    let parent = Some(Parent { key: batch, is_detached: false });
+    let bundle = Start { parent, item_count: Some(400), ..start(batch.bundle(399), running()) };
+    let open = start_write(Start { item_count: None, ..start(batch, waiting(None, &[])) });
+    let outcomes = (0..400).map(|index| {
+        let outcome = Payload::encode(&format!("{index:08}")).unwrap();
+        ItemOutcome { index, status: Status::Completed, outcome }
+    });
+    let pack = Write::Pack(Pack { bundle: bundle.key, outcomes: outcomes.collect() });
+    worker.commit(vec![open, start_write(bundle), pack]).await;
+    let count = pieces(&path);
+    assert!(count > 4, "{count}");
+    // neither the head of the group nor the last item is in these pieces
+    let conn = Connection::open(&path).unwrap();
+    conn.execute("DELETE FROM payloads WHERE id BETWEEN 2 AND ?1", [count - 1]).unwrap();
+    let items = [0, 200, 399].map(|index| batch.item(index));
+    let found = async |item| worker.store.load_items(&[item]).await.unwrap().pop().flatten().unwrap();
+    for (item, value) in [(items[0], "00000000"), (items[2], "00000399")] {
+        let item = found(item).await;
+        assert_eq!((item.status, item.unreadable.as_deref()), (Status::Completed, None));
+        assert_eq!(item.outcome, Payload::encode(value).unwrap());
+    }
+    let missing = found(items[1]).await.unreadable.unwrap();
+    assert!(missing.contains("outcomes of packs"), "{missing}");
 }
 
 #[tokio::test]

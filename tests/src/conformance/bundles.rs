@@ -1,6 +1,6 @@
 //! Bundles: the records that claims and loads return, their packs, and the items of a batch in numbers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stepfast_core::key::{Key, MAX_BATCH_ITEMS};
@@ -31,7 +31,7 @@ super::cases![
     request_to_a_bundle_is_claimed_with_it,
     cancel_of_an_item_stays_until_its_bundle_ends,
     pack_is_recorded_once,
-    large_pack_loads_unchanged,
+    large_packs_load_unchanged,
     items_are_loaded_by_their_keys,
     bundles_are_listed_by_page,
     bundles_are_missing_in_lists_and_counts,
@@ -307,7 +307,7 @@ async fn pack_is_recorded_once(fixture: &dyn StoreFixture) {
         .await;
 }
 
-async fn large_pack_loads_unchanged(fixture: &dyn StoreFixture) {
+async fn large_packs_load_unchanged(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let batch = Key::mint_batch(0);
     let mut rng = fastrand::Rng::with_seed(11);
@@ -322,19 +322,43 @@ async fn large_pack_loads_unchanged(fixture: &dyn StoreFixture) {
         let outcome = payload("equal");
         ItemOutcome { index, status: Status::Failed, outcome }
     });
-    let key = batch.bundle(1_999);
-    let equal = Pack { bundle: key, outcomes: equal.collect() };
+    // neighbours have one length or several, with gaps between them
+    let lengths = [9, 9, 9, 9, 30, 600, 1_400, 0];
+    let mixed = (2_000..2_500).filter(|index| index % 97 != 0).map(|index: u32| {
+        let status = if index % 41 == 0 { Status::Cancelled } else { Status::Completed };
+        let outcome = bytes(lengths[(index as usize / 8) % lengths.len()]);
+        ItemOutcome { index, status, outcome }
+    });
+    let key = batch.bundle(2_499);
+    let (equal, mixed) = (equal.collect(), mixed.collect());
+    let each = outcomes.into_iter().map(|it| vec![it]);
     let packs: Vec<Pack> =
-        outcomes.into_iter().map(|it| Pack { bundle: key, outcomes: vec![it] }).chain([equal]).collect();
-    worker.apply(vec![open_batch(batch), write(bundle_start(batch, 0, 2_000, running()))]).await;
+        each.chain([equal, mixed]).map(|outcomes| Pack { bundle: key, outcomes }).collect();
+    worker.apply(vec![open_batch(batch), write(bundle_start(batch, 0, 2_500, running()))]).await;
     worker.apply(packs.iter().cloned().map(Write::Pack).collect()).await;
     let record = worker.record(key).await;
     let bundle = record.bundle.unwrap();
     assert!(bundle.packs.iter().zip(&packs).all(|(bytes, pack)| **bytes == *pack.encode()));
     assert_eq!(bundle.packs.len(), packs.len());
     let items = worker.store.batch_items(batch).await.unwrap();
-    let packed = EndedItems { completed: 8, failed: 1_992, cancelled: 0 };
-    assert_eq!(items.bundles, [(Status::Running, BundledItems { items: 2_000, packed })]);
+    let packed = EndedItems { completed: 491, failed: 1_992, cancelled: 12 };
+    assert_eq!(items.bundles, [(Status::Running, BundledItems { items: 2_500, packed })]);
+    let ended: BTreeMap<u32, ItemOutcome> =
+        packs.into_iter().flat_map(|pack| pack.outcomes).map(|it| (it.index, it)).collect();
+    for share in [1, 3, 200] {
+        let keys: Vec<Key> =
+            (0..2_500).filter(|_| rng.u32(..share) == 0).map(|index| batch.item(index)).collect();
+        for (key, found) in keys.iter().zip(worker.store.load_items(&keys).await.unwrap()) {
+            let (found, end) = (found.unwrap(), ended.get(&key.item_index().unwrap()));
+            let expected =
+                end.map_or((Status::Running, Payload::empty()), |it| (it.status, it.outcome.clone()));
+            assert_eq!(
+                (found.status, found.outcome, found.unreadable),
+                (expected.0, expected.1, None),
+                "{key}"
+            );
+        }
+    }
 }
 
 async fn items_are_loaded_by_their_keys(fixture: &dyn StoreFixture) {

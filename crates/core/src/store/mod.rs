@@ -36,7 +36,7 @@ pub use heartbeat::{
 };
 pub use items::{
     BatchCounts, BatchItems, BundleRecord, BundledItems, CLAIMED_ITEM_BYTES, EndedItems, ItemOutcome, Pack,
-    PackedInputs, decode_pack, load_items_by_bundle, unpack_inputs, virtual_item,
+    PackBytes, PackedInputs, decode_pack, load_items_by_bundle, search_pack, unpack_inputs, virtual_item,
 };
 pub(crate) use items::{ItemTemplate, bundle_placement, input_of_item};
 pub use kept_outcomes::{

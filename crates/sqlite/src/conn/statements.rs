@@ -181,6 +181,7 @@ pub(crate) enum Sql {
     BundledItems,
     InsertPack,
     ComparePack,
+    PackedBundles,
     Packs,
     PackedItems,
     Promoted,
@@ -424,6 +425,7 @@ impl Sql {
             }
             // the outcomes determine the other columns
             Sql::ComparePack => "SELECT 1, outcomes FROM packs WHERE bundle = ?1 AND number = ?2",
+            Sql::PackedBundles => include_str!("../../queries/packed_bundles.sql"),
             Sql::Packs => "SELECT outcomes FROM packs WHERE bundle = ?1 ORDER BY number",
             Sql::PackedItems => include_str!("../../queries/packed_items.sql"),
             Sql::Promoted => "SELECT key FROM executions WHERE key BETWEEN ?1 AND ?2 ORDER BY key",

@@ -1,21 +1,23 @@
 //! The bundles of batches: their part of a record, their lists, and the items of a batch in numbers.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use rusqlite::OptionalExtension;
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
 use stepfast_core::store::{
-    BatchItems, BundleRecord, BundledItems, EndedItems, Execution, ExecutionId, Status, StoreError,
-    virtual_item,
+    BatchItems, BundleRecord, BundledItems, EndedItems, Execution, ExecutionId, ItemOutcome, Status,
+    StoreError, search_pack, virtual_item,
 };
 
 use crate::conn::statements::{Sql, Statements};
 use crate::database::Database;
 use crate::error::DbResult;
-use crate::read::find_execution;
+use crate::read::{fetch_payloads, find_execution};
 use crate::rows::batches::{range_bytes, read_batch};
-use crate::rows::payloads::fetch_payload;
-use crate::rows::{key_bytes, key_of, number, payload_of, status_of};
+use crate::rows::payloads::{SearchedPayload, fetch_payload};
+use crate::rows::{blob, key_bytes, key_of, number, parse_execution, payload_of, status_of};
 
 impl Database {
     /// See [`Store::bundles`](stepfast_core::Store::bundles).
@@ -44,13 +46,8 @@ impl Database {
             let mut at = 0;
             for of_batch in items.chunk_by(|a, b| a.batch() == b.batch()) {
                 let end = at + of_batch.len();
-                let has_promoted = match of_batch[0].batch() {
-                    Some(batch) => sql.exists(Sql::Promoted, range_bytes(&batch.items()))?,
-                    None => false,
-                };
-                while at < end {
-                    at += load_first_items(&mut sql, &items[at..end], has_promoted, &mut found[at..end])?;
-                }
+                load_items_of_batch(&mut sql, of_batch, &mut found[at..end])?;
+                at = end;
             }
             Ok(found)
         })
@@ -110,52 +107,105 @@ fn read_batch_items(sql: &mut Statements<'_>, batch: Key) -> DbResult<BatchItems
     })
 }
 
-/// Loads the first of these items of one batch, and all others that are in the same bundle. Returns the number of the items
-/// for which `found` is complete.
-fn load_first_items(
+/// Loads items of one batch, which are in ascending order.
+fn load_items_of_batch(
     sql: &mut Statements<'_>,
     items: &[Key],
-    has_promoted: bool,
     found: &mut [Option<Execution>],
-) -> DbResult<usize> {
-    let index_of = |item: &Key| item.item_index().unwrap_or_default();
-    let range = items[0].item_index().and_then(|index| items[0].batch()?.bundles_from(index));
-    let Some(range) = range else { return Ok(1) };
-    let (from, to) = range_bytes(&range);
-    let bundle = sql
-        .get(Sql::Bundles)?
-        .query_row((from, to, 1), |row| Ok((key_of(row, 0), number::<u64>(row, 1))))
-        .optional()?;
-    let Some((bundle, item_count)) = bundle else { return Ok(items.len()) };
-    let (bundle, item_count) = (bundle?, item_count?);
-    let count = items.partition_point(|item| item.item_index() <= bundle.last_index());
-    let first = bundle.first_index(item_count).unwrap_or_default();
-    let begin = items[..count].partition_point(|item| index_of(item) < first);
-    if begin == count {
-        return Ok(count);
+) -> DbResult<()> {
+    let Some(batch) = items[0].batch() else { return Ok(()) };
+    let has_promoted = sql.exists(Sql::Promoted, range_bytes(&batch.items()))?;
+    for mut bundle in find_bundles(sql, items)? {
+        fetch_payloads(sql, &mut bundle.execution)?;
+        let (items, found) = (&items[bundle.places.clone()], &mut found[bundle.places.clone()]);
+        let indexes: Vec<u32> = items.iter().filter_map(|item| item.item_index()).collect();
+        let ends = search_packs(sql, &mut bundle, &indexes)?;
+        for ((item, end), found) in items.iter().zip(ends).zip(found) {
+            let id = ExecutionId::Key(*item);
+            let row = if has_promoted { find_execution(sql, &id, false)? } else { None };
+            *found = Some(row.unwrap_or_else(|| virtual_item(&bundle.execution, *item, end)));
+        }
     }
-    let (items, found) = (&items[begin..count], &mut found[begin..count]);
-    let Some(mut execution) = find_execution(sql, &ExecutionId::Key(bundle), false)? else {
-        return Ok(count);
-    };
-    let indexes: Vec<u32> = items.iter().map(index_of).collect();
-    let packed = BundleRecord { packs: load_packs(sql, &mut execution)?, ..BundleRecord::default() };
-    for ((item, end), found) in items.iter().zip(packed.outcomes_of(&indexes)).zip(found) {
-        let id = ExecutionId::Key(*item);
-        let row = if has_promoted { find_execution(sql, &id, false)? } else { None };
-        *found = Some(row.unwrap_or_else(|| virtual_item(&execution, *item, end)));
-    }
-    Ok(count)
+    Ok(())
 }
 
-/// Loads the columns `outcomes` of a bundle's packs, by number.
-fn load_packs(sql: &mut Statements<'_>, bundle: &mut Execution) -> DbResult<Vec<Bytes>> {
-    let mut packs: Vec<Payload> = Vec::new();
-    let mut rows = sql.get(Sql::Packs)?.query([key_bytes(&bundle.key)])?;
+/// A bundle of items that are searched for.
+struct SearchedBundle {
+    execution: Execution,
+    /// The columns `outcomes` of its packs. Each item is in one of them at most.
+    packs: Vec<Payload>,
+    /// The places of its items among those that are searched for.
+    places: Range<usize>,
+}
+
+/// Finds the bundles of these items of one batch. Reads on from bundle to bundle, and begins anew behind a bundle without
+/// such items.
+fn find_bundles(sql: &mut Statements<'_>, items: &[Key]) -> DbResult<Vec<SearchedBundle>> {
+    let mut bundles: Vec<SearchedBundle> = Vec::new();
+    let mut at = 0;
+    while let Some((batch, index)) = items.get(at).and_then(|item| item.batch().zip(item.item_index())) {
+        let Some(range) = batch.bundles_from(index) else { break };
+        let mut rows = sql.get(Sql::PackedBundles)?.query(range_bytes(&range))?;
+        let mut is_passed = false;
+        while let Some(row) = rows.next()? {
+            let key = key_of(row, 0)?;
+            if let Some(bundle) = bundles.last_mut().filter(|bundle| bundle.execution.key == key) {
+                bundle.packs.push(payload_of(row, 27)?);
+                continue;
+            }
+            let first = key.first_index(number(row, 26)?).unwrap_or_default();
+            let begin = at + items[at..].partition_point(|item| item.item_index() < Some(first));
+            let end = at + items[at..].partition_point(|item| item.item_index() <= key.last_index());
+            at = end;
+            if begin == end {
+                is_passed = true;
+                break;
+            }
+            let packs = if blob(row, 27)?.is_some() { vec![payload_of(row, 27)?] } else { Vec::new() };
+            bundles.push(SearchedBundle {
+                execution: parse_execution(row, false)?,
+                packs,
+                places: begin..end,
+            });
+        }
+        if !is_passed {
+            break;
+        }
+    }
+    Ok(bundles)
+}
+
+/// Loads the outcomes of these items from the packs of their bundle; `None` for each that has none. `indexes` are in
+/// ascending order. A damaged pack contains no outcomes.
+fn search_packs(
+    sql: &mut Statements<'_>,
+    bundle: &mut SearchedBundle,
+    indexes: &[u32],
+) -> DbResult<Vec<Option<ItemOutcome>>> {
+    let mut found = vec![None; indexes.len()];
+    for pack in bundle.packs.drain(..) {
+        if !search_pack(&mut SearchedPayload::new(sql, pack), indexes, &mut found)? {
+            bundle.execution.note_unreadable("outcomes of packs");
+            found.fill(None);
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// Reads the columns `outcomes` of a bundle's packs, by number. A long one is a reference to its pieces.
+fn pack_columns(sql: &mut Statements<'_>, bundle: Key) -> DbResult<Vec<Payload>> {
+    let mut packs = Vec::new();
+    let mut rows = sql.get(Sql::Packs)?.query([key_bytes(&bundle)])?;
     while let Some(row) = rows.next()? {
         packs.push(payload_of(row, 0)?);
     }
-    drop(rows);
+    Ok(packs)
+}
+
+/// Loads the outcomes in the packs of a bundle, by number.
+fn load_packs(sql: &mut Statements<'_>, bundle: &mut Execution) -> DbResult<Vec<Bytes>> {
+    let mut packs = pack_columns(sql, bundle.key)?;
     for pack in &mut packs {
         if !fetch_payload(sql, pack)? {
             bundle.note_unreadable("outcomes of packs");

@@ -5,12 +5,15 @@
 //! payload of more than [`MAX_INLINE_BYTES`] is cut into pieces of equal length, of which six or more fill a page. Its
 //! column holds a reference: [`REFERENCE_TAG`], the id of the first piece, the length, and the number of pieces.
 
+use std::ops::Range;
+
 use rusqlite::Params;
 use stepfast_core::payload::{INLINE_LIMIT, Payload};
+use stepfast_core::store::PackBytes;
 
 use crate::conn::statements::BATCH_ROWS;
 use crate::conn::statements::{Sql, Statements};
-use crate::error::DbResult;
+use crate::error::{DbError, DbResult};
 use crate::rows::blob;
 
 /// Maximum length of a payload that is stored inline, in bytes. Two inline payloads and the short columns of an
@@ -206,6 +209,62 @@ pub(crate) fn fetch_payload(sql: &mut Statements<'_>, payload: &mut Payload) -> 
         *payload = Payload::from_bytes(bytes.into());
     }
     Ok(is_whole)
+}
+
+/// A payload in a column, of which a search reads the pieces that it needs.
+pub(crate) struct SearchedPayload<'s, 'c> {
+    sql: &'s mut Statements<'c>,
+    /// The value of the column.
+    column: Payload,
+    reference: Option<Reference>,
+    /// Neighbouring pieces that were read last.
+    pieces: Vec<u8>,
+    /// The place of these pieces in the payload.
+    place: Range<usize>,
+}
+
+impl<'s, 'c> SearchedPayload<'s, 'c> {
+    pub(crate) fn new(sql: &'s mut Statements<'c>, column: Payload) -> Self {
+        let reference = Reference::from_bytes(column.as_bytes());
+        Self { sql, column, reference, pieces: Vec::new(), place: 0..0 }
+    }
+
+    /// Reads the pieces that contain this part of a payload. Returns false if some are missing.
+    fn read_pieces(&mut self, reference: Reference, part: &Range<usize>) -> DbResult<bool> {
+        let len = reference.len as usize;
+        if part.end > len || reference.pieces == 0 {
+            return Ok(false);
+        }
+        let piece_len = len.div_ceil(reference.pieces as usize);
+        let pieces = part.start / piece_len..part.end.div_ceil(piece_len);
+        let id_of = |piece: usize| reference.first.saturating_add(piece as i64);
+        self.pieces.clear();
+        let mut rows = self.sql.get(Sql::Pieces)?.query((id_of(pieces.start), id_of(pieces.end)))?;
+        while let Some(row) = rows.next()? {
+            self.pieces.extend_from_slice(blob(row, 0)?.unwrap_or_default());
+        }
+        self.place = pieces.start * piece_len..len.min(pieces.end * piece_len);
+        Ok(self.pieces.len() == self.place.len())
+    }
+}
+
+impl PackBytes for SearchedPayload<'_, '_> {
+    type Error = DbError;
+
+    fn len(&self) -> usize {
+        self.reference.map_or(self.column.len(), |reference| reference.len as usize)
+    }
+
+    fn read(&mut self, part: Range<usize>) -> DbResult<Option<&[u8]>> {
+        let Some(reference) = self.reference else { return Ok(self.column.as_bytes().get(part)) };
+        let is_read = self.place.start <= part.start && part.end <= self.place.end;
+        if !is_read && !self.read_pieces(reference, &part)? {
+            self.place = 0..0;
+            return Ok(None);
+        }
+        let begin = self.place.start;
+        Ok(self.pieces.get(part.start - begin..part.end - begin))
+    }
 }
 
 #[cfg(test)]

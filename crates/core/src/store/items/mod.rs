@@ -11,13 +11,12 @@ mod pack;
 mod template;
 
 use bytes::Bytes;
-use pack::search_pack;
 
 pub use counts::{BatchCounts, BatchItems, BundledItems, EndedItems};
 pub(crate) use inputs::input_of_item;
 pub use inputs::{PackedInputs, unpack_inputs};
 pub use lookup::load_items_by_bundle;
-pub use pack::{ItemOutcome, Pack, decode_pack};
+pub use pack::{ItemOutcome, Pack, PackBytes, decode_pack, search_pack};
 pub use template::virtual_item;
 pub(crate) use template::{ItemTemplate, bundle_placement};
 
@@ -58,7 +57,7 @@ impl BundleRecord {
     /// has no outcome yet or is promoted. A damaged pack contains no outcomes.
     pub fn outcomes_of(&self, indexes: &[u32]) -> Vec<Option<ItemOutcome>> {
         let mut found = vec![None; indexes.len()];
-        if self.packs.iter().any(|pack| search_pack(pack, indexes, &mut found).is_none()) {
+        if !self.packs.iter().all(|pack| search_pack(&mut &pack[..], indexes, &mut found) == Ok(true)) {
             found.fill(None);
         }
         for (index, place) in indexes.iter().zip(&mut found) {

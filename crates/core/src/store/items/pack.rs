@@ -1,5 +1,8 @@
 //! [`Pack`]: the outcomes of items without rows of their own, encoded in one row.
 
+use std::convert::Infallible;
+use std::ops::Range;
+
 use super::EndedItems;
 use crate::key::Key;
 use crate::payload::Payload;
@@ -94,18 +97,31 @@ fn group_len(outcomes: &[ItemOutcome]) -> usize {
     len
 }
 
-/// A group of outcomes in an encoded pack.
-struct EncodedGroup<'p> {
+/// The head of a group of outcomes in an encoded pack.
+struct GroupHead {
     first: u32,
     /// The index after that of the last item.
     end: u32,
     /// The status and the bit [`OWN_PAYLOADS`].
     status: u8,
     payload_len: usize,
-    payloads: &'p [u8],
+    /// The length of all payloads of the group, in bytes.
+    payload_bytes: usize,
 }
 
-impl EncodedGroup<'_> {
+impl GroupHead {
+    /// Parses an encoded head; `None` if it is damaged.
+    #[inline]
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let head: &[u8; HEAD_BYTES] = bytes.try_into().ok()?;
+        let number = |at: usize| head[at..].first_chunk().map(|it| u32::from_be_bytes(*it));
+        let (first, count, payload_len) = (number(0)?, number(4)?, number(9)? as usize);
+        let status = head[8];
+        let payload_count = if status & OWN_PAYLOADS != 0 { count as usize } else { 1 };
+        let payload_bytes = payload_len.checked_mul(payload_count)?;
+        Some(Self { first, end: first.checked_add(count)?, status, payload_len, payload_bytes })
+    }
+
     fn has_own_payloads(&self) -> bool {
         self.status & OWN_PAYLOADS != 0
     }
@@ -116,36 +132,26 @@ impl EncodedGroup<'_> {
         Status::from_number(number).filter(|status| status.is_terminal())
     }
 
-    /// Returns the payload of the item at this offset in the group.
-    fn payload(&self, offset: u32) -> Option<&[u8]> {
+    /// Returns the place of the payload of the item at this offset in the group, among the payloads of the group.
+    fn payload(&self, offset: u32) -> Range<usize> {
         let begin = if self.has_own_payloads() { offset as usize * self.payload_len } else { 0 };
-        self.payloads.get(begin..begin + self.payload_len)
+        begin..begin + self.payload_len
     }
-}
-
-/// Splits the first group from an encoded pack; `None` if it is damaged.
-#[inline]
-fn split_group(bytes: &[u8]) -> Option<(EncodedGroup<'_>, &[u8])> {
-    let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>()?;
-    let number = |at: usize| head[at..].first_chunk().map(|it| u32::from_be_bytes(*it));
-    let (first, count, payload_len) = (number(0)?, number(4)?, number(9)? as usize);
-    let status = head[8];
-    let payload_count = if status & OWN_PAYLOADS != 0 { count as usize } else { 1 };
-    let (payloads, rest) = rest.split_at_checked(payload_len.checked_mul(payload_count)?)?;
-    Some((EncodedGroup { first, end: first.checked_add(count)?, status, payload_len, payloads }, rest))
 }
 
 /// Decodes a column `outcomes`; `None` if it is damaged.
 pub fn decode_pack(mut bytes: &[u8]) -> Option<Vec<ItemOutcome>> {
     let mut outcomes = Vec::new();
     while !bytes.is_empty() {
-        let (group, rest) = split_group(bytes)?;
+        let (head, rest) = bytes.split_at_checked(HEAD_BYTES)?;
+        let group = GroupHead::parse(head)?;
+        let (payloads, rest) = rest.split_at_checked(group.payload_bytes)?;
         let status = group.status()?;
-        let equal = (!group.has_own_payloads()).then(|| Payload::from_slice(group.payloads));
+        let equal = (!group.has_own_payloads()).then(|| Payload::from_slice(payloads));
         for index in group.first..group.end {
             let outcome = match &equal {
                 Some(payload) => payload.clone(),
-                None => Payload::from_slice(group.payload(index - group.first)?),
+                None => Payload::from_slice(&payloads[group.payload(index - group.first)]),
             };
             outcomes.push(ItemOutcome { index, status, outcome });
         }
@@ -154,31 +160,61 @@ pub fn decode_pack(mut bytes: &[u8]) -> Option<Vec<ItemOutcome>> {
     Some(outcomes)
 }
 
-/// Decodes the outcomes of these items from a column `outcomes`, and no others. `indexes` are in ascending order; `found`
-/// has a place for each. A place that has an outcome stays as it is. Returns `None` if the column is damaged before the last
-/// outcome that is searched for.
-pub(super) fn search_pack(
-    mut bytes: &[u8],
+/// The bytes of a column `outcomes`, of which a search reads as few as it can.
+pub trait PackBytes {
+    /// The error of a read.
+    type Error;
+
+    /// Returns the number of bytes.
+    fn len(&self) -> usize;
+
+    /// Returns whether there are no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Reads a part of the bytes; `None` if bytes of this part are missing.
+    fn read(&mut self, part: Range<usize>) -> Result<Option<&[u8]>, Self::Error>;
+}
+
+impl PackBytes for &[u8] {
+    type Error = Infallible;
+
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    fn read(&mut self, part: Range<usize>) -> Result<Option<&[u8]>, Infallible> {
+        Ok(self.get(part))
+    }
+}
+
+/// Decodes the outcomes of these items from a column `outcomes`, and no others. Reads the heads of the groups before them,
+/// and their payloads. `indexes` are in ascending order; `found` has a place for each. A place that has an outcome stays
+/// as it is. Returns false if the column is damaged before the last outcome that is searched for.
+pub fn search_pack<B: PackBytes>(
+    bytes: &mut B,
     indexes: &[u32],
     found: &mut [Option<ItemOutcome>],
-) -> Option<()> {
-    let mut at = 0;
-    while at < indexes.len() && !bytes.is_empty() {
-        let (group, rest) = split_group(bytes)?;
+) -> Result<bool, B::Error> {
+    let (mut at, mut begin) = (0, 0);
+    while at < indexes.len() && begin < bytes.len() {
+        let Some(group) = bytes.read(begin..begin + HEAD_BYTES)?.and_then(GroupHead::parse) else {
+            return Ok(false);
+        };
+        let payloads = begin + HEAD_BYTES;
         while let Some(&index) = indexes.get(at).filter(|index| **index < group.end) {
-            if index >= group.first {
-                let (status, payload) = (group.status()?, group.payload(index - group.first)?);
-                found[at].get_or_insert_with(|| ItemOutcome {
-                    index,
-                    status,
-                    outcome: Payload::from_slice(payload),
-                });
+            if index >= group.first && found[at].is_none() {
+                let part = group.payload(index - group.first);
+                let payload = bytes.read(payloads + part.start..payloads + part.end)?;
+                let (Some(payload), Some(status)) = (payload, group.status()) else { return Ok(false) };
+                found[at] = Some(ItemOutcome { index, status, outcome: Payload::from_slice(payload) });
             }
             at += 1;
         }
-        bytes = rest;
+        begin = payloads.saturating_add(group.payload_bytes);
     }
-    Some(())
+    Ok(begin <= bytes.len())
 }
 
 #[cfg(test)]
@@ -234,7 +270,7 @@ pub(super) mod tests {
         assert_eq!(bytes.len(), HEAD_BYTES + 1000 * payload_len);
         assert_eq!(decode_pack(&bytes), Some(pack.outcomes.clone()));
         let mut found = vec![None; 3];
-        search_pack(&bytes, &[0, 999, 1000], &mut found).unwrap();
+        assert_eq!(search_pack(&mut &bytes[..], &[0, 999, 1000], &mut found), Ok(true));
         assert_eq!(found, [Some(pack.outcomes[0].clone()), Some(pack.outcomes[999].clone()), None]);
     }
 
@@ -256,7 +292,7 @@ pub(super) mod tests {
             assert_eq!(decode_pack(&bytes).as_ref(), Some(&pack.outcomes), "seed {seed}");
             let indexes: Vec<u32> = (0..index + 3).filter(|_| random.bool()).collect();
             let mut found = vec![None; indexes.len()];
-            assert_eq!(search_pack(&bytes, &indexes, &mut found), Some(()), "seed {seed}");
+            assert_eq!(search_pack(&mut &bytes[..], &indexes, &mut found), Ok(true), "seed {seed}");
             for (index, found) in indexes.iter().zip(found) {
                 let expected = pack.outcomes.iter().find(|it| it.index == *index);
                 assert_eq!(found.as_ref(), expected, "seed {seed}");
