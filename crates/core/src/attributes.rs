@@ -68,16 +68,18 @@ impl Attributes {
             let reason = format!("the execution has {}, at most {MAX_ATTRIBUTES} are allowed", self.len());
             return Err(Error::Invalid { input: "attributes", reason });
         }
-        for (name, value) in self.iter() {
-            check_text("the name of an attribute", name, MAX_NAME_BYTES)?;
-            if name.contains('=') {
-                let reason = format!("{} contains '=', which separates a name from its value", quote(name));
-                return Err(Error::Invalid { input: "the name of an attribute", reason });
-            }
-            check_text("the value of an attribute", value, MAX_VALUE_BYTES)?;
-        }
-        Ok(())
+        self.iter().try_for_each(|(name, value)| check_attribute(name, value))
     }
+}
+
+/// Returns an error if no execution can have this attribute.
+pub(crate) fn check_attribute(name: &str, value: &str) -> Result<(), Error> {
+    check_text("the name of an attribute", name, MAX_NAME_BYTES)?;
+    if name.contains('=') {
+        let reason = format!("{} contains '=', which separates a name from its value", quote(name));
+        return Err(Error::Invalid { input: "the name of an attribute", reason });
+    }
+    check_text("the value of an attribute", value, MAX_VALUE_BYTES)
 }
 
 impl<N: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(N, V)> for Attributes {

@@ -356,6 +356,11 @@ impl Store for PostgresStore {
         self.reader.list(filter).await
     }
 
+    async fn find(&self, name: &str, values: &[&str], limit: u64) -> Result<Vec<Vec<Key>>, StoreError> {
+        self.counters.add_read();
+        self.reader.find(name, values, limit).await
+    }
+
     async fn load_items(&self, items: &[Key]) -> Result<Vec<Option<Execution>>, StoreError> {
         load_items_by_bundle(self, items).await
     }

@@ -390,6 +390,12 @@ impl Store for SqliteStore {
         self.read_blocking(move |database| database.list(&filter)).await
     }
 
+    async fn find(&self, name: &str, values: &[&str], limit: u64) -> Result<Vec<Vec<Key>>, StoreError> {
+        let name = name.to_owned();
+        let values: Vec<String> = values.iter().map(|value| (*value).to_owned()).collect();
+        self.read_blocking(move |database| database.find(&name, &values, limit)).await
+    }
+
     async fn load_items(&self, items: &[Key]) -> Result<Vec<Option<Execution>>, StoreError> {
         let items = items.to_vec();
         self.read_blocking(move |database| database.load_items(&items)).await

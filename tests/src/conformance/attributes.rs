@@ -17,6 +17,7 @@ super::cases![
     attributes_are_kept_until_the_execution_ends,
     executions_are_found_by_one_attribute,
     executions_are_found_by_several_attributes,
+    newest_executions_of_each_value_are_found,
     attributes_combine_with_other_filters,
     pages_continue_after_the_last_key,
     attributes_accept_any_text,
@@ -118,6 +119,29 @@ async fn executions_are_found_by_one_attribute(fixture: &dyn StoreFixture) {
     }
 }
 
+async fn newest_executions_of_each_value_are_found(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let keys: [Key; 40] = keys();
+    let starts = keys.iter().zip(0..).map(|(key, n)| {
+        let value = ["acme", "beta"][n % 2];
+        // a value of another name
+        write(with(&[("customer", value), ("of", "acme")], start(*key, queued())))
+    });
+    worker.apply(starts.collect()).await;
+    let newest = |first: usize, limit: usize| -> Vec<Key> {
+        keys.iter().skip(first).step_by(2).rev().take(limit).copied().collect()
+    };
+    for limit in [1, 7, 20, u64::MAX] {
+        let values = ["beta", "acm", "acme", "beta", "Acme", "a\0b", ""];
+        let count = usize::try_from(limit).unwrap_or(usize::MAX);
+        let (acme, beta) = (newest(0, count), newest(1, count));
+        let expected = [beta.clone(), vec![], acme, beta, vec![], vec![], vec![]];
+        assert_eq!(worker.store.find("customer", &values, limit).await.unwrap(), expected, "{limit}");
+    }
+    assert_eq!(worker.store.find("customer\0", &["acme"], 9).await.unwrap(), [vec![]]);
+    assert!(worker.store.find("customer", &[], 9).await.unwrap().is_empty());
+}
+
 async fn executions_are_found_by_several_attributes(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let bits = |i: u32| (0..3).filter(move |n| i & (1 << n) != 0);
@@ -188,6 +212,8 @@ async fn attributes_accept_any_text(fixture: &dyn StoreFixture) {
         assert_eq!(worker.execution(*key).await.attributes, *all);
         let wanted = Filter { attributes: all.clone(), ..Filter::default() };
         assert_eq!(found(&worker, wanted).await, [*key], "{all:?}");
+        let value = all.get("n").unwrap();
+        assert_eq!(worker.store.find("n", &[value], 9).await.unwrap(), [[*key]], "{all:?}");
     }
     // no row can contain a NUL
     assert!(found(&worker, filter(&[("n", "a\0b")])).await.is_empty());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use stepfast_core::attributes::{Attributes, MAX_ATTRIBUTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
 use stepfast_core::queue::Queue;
-use stepfast_core::store::{Execution, Filter, Status};
+use stepfast_core::store::{Execution, Filter, Status, Store};
 use stepfast_core::{BulkResult, Context, Engine, EngineBuilder, Error, Failure, Workflow};
 
 use super::support::{Count, Latch, latched_workflow, noop, open_engine, open_second_engine, row, shut_down};
@@ -12,6 +12,7 @@ use crate::StoreFixture;
 
 super::cases![
     execution_is_found_by_its_attributes,
+    outcomes_are_found_by_thousands_of_values,
     children_have_their_own_attributes,
     attributes_out_of_bounds_are_rejected,
     resume_all_continues_failed_executions_of_a_queue,
@@ -57,6 +58,46 @@ async fn execution_is_found_by_its_attributes(fixture: &dyn StoreFixture) {
     assert_eq!(found(&engine, &in_mail).await, ["queued"]);
     assert_eq!(row(&engine, "started").await.attributes, of(&[("customer", "acme"), ("region", "us")]));
     shut_down(engine).await;
+}
+
+async fn outcomes_are_found_by_thousands_of_values(fixture: &dyn StoreFixture) {
+    let noop = noop();
+    let (engine, store) = open_engine(fixture, |b| b.register(&noop)).await;
+    for n in 0..3 {
+        for customer in 0..4 {
+            engine.run(&noop, n).attribute("customer", customer.to_string()).await.unwrap();
+        }
+    }
+    // a batch has attributes, and its items have none
+    let batch = engine.submit_batch(&noop, 0..3).batch_id("b").attribute("customer", "0").await.unwrap();
+    batch.wait().await.unwrap();
+    let reads = store.counters().snapshot().reads;
+    let values: Vec<String> = (0..2_000).map(|n| n.to_string()).collect();
+    let found = engine.find("customer", &values, 2).await.unwrap();
+    assert_eq!(
+        store.counters().snapshot().reads - reads,
+        8 + 1,
+        "250 values a query, and one for the outcomes"
+    );
+    let outputs = |found: &[Execution]| -> Vec<Option<i64>> {
+        found.iter().map(|it| it.outcome.decode().ok()).collect()
+    };
+    assert_eq!(found.len(), 2_000);
+    assert_eq!((found[0][0].workflow_id(), found[0][0].status), ("b".into(), Status::Completed));
+    assert_eq!(outputs(&found[0][1..]), [Some(2)]);
+    for of_customer in &found[1..4] {
+        assert_eq!(outputs(of_customer), [Some(2), Some(1)]);
+    }
+    assert!(found[4..].iter().all(Vec::is_empty));
+    assert!(engine.find("customer", &[] as &[&str], 1).await.unwrap().is_empty());
+    let refused =
+        [("customer", "1", 0), ("a=b", "1", 1), ("", "1", 1), ("customer", "", 1), ("n", "a\0b", 1)];
+    for (name, value, limit) in refused {
+        let error = engine.find(name, &[value], limit).await.unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }), "{name} {value} {limit}: {error}");
+    }
+    shut_down(engine.clone()).await;
+    assert!(matches!(engine.find("customer", &["1"], 1).await, Err(Error::Shutdown)));
 }
 
 async fn children_have_their_own_attributes(fixture: &dyn StoreFixture) {

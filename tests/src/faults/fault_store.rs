@@ -536,6 +536,11 @@ impl Store for FaultStore {
         finish_call(Call::List, fault, self.inner.list(filter).await)
     }
 
+    async fn find(&self, name: &str, values: &[&str], limit: u64) -> Result<Vec<Vec<Key>>, StoreError> {
+        let fault = self.begin_call(Call::List).await?;
+        finish_call(Call::List, fault, self.inner.find(name, values, limit).await)
+    }
+
     async fn load_items(&self, items: &[Key]) -> Result<Vec<Option<Execution>>, StoreError> {
         let fault = self.begin_call(Call::Load).await?;
         finish_call(Call::Load, fault, self.inner.load_items(items).await)

@@ -91,6 +91,7 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::PromotedItems, &[]),
     (Sql::ItemCheckpoints, &[]),
     (Sql::ItemAttempts, &[]),
+    (Sql::Find, &[]),
     (Sql::Bundles, &[]),
     (Sql::BatchItems, &[]),
     // one row

@@ -1,10 +1,11 @@
-//! The search for many executions by their workflow_ids, in few queries.
+//! The search for many executions by their workflow_ids or their attributes, in few queries.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
+use crate::attributes::check_attribute;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::key::{Key, MAX_BATCH_ITEMS};
@@ -33,6 +34,51 @@ impl Engine {
         let ids: Vec<&str> = ids.iter().map(AsRef::as_ref).collect();
         Ok(get_many(&*self.inner.store, &ids).await?)
     }
+
+    /// Finds executions by an attribute of this name, for each of the values: the newest first, and up to `limit` for each
+    /// value. The executions have their status and their outcome, and no input.
+    ///
+    /// Thousands of values take a few queries, several of them at a time. An outcome above 64 KiB is a reference, which
+    /// [`load_value`](Engine::load_value) resolves. All executions with an attribute are found, page by page, by a
+    /// [list](Engine::list).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if no execution can have such an attribute, or if `limit` is 0.
+    pub async fn find(
+        &self,
+        name: &str,
+        values: &[impl AsRef<str> + Sync],
+        limit: usize,
+    ) -> Result<Vec<Vec<Execution>>, Error> {
+        self.inner.check_open()?;
+        if limit == 0 {
+            return Err(Error::Invalid { input: "limit", reason: "it is 0, at least 1 is needed".into() });
+        }
+        let values: Vec<&str> = values.iter().map(AsRef::as_ref).collect();
+        for value in &values {
+            check_attribute(name, value)?;
+        }
+        Ok(find(&*self.inner.store, name, &values, limit as u64).await?)
+    }
+}
+
+async fn find(
+    store: &dyn Store,
+    name: &str,
+    values: &[&str],
+    limit: u64,
+) -> Result<Vec<Vec<Execution>>, StoreError> {
+    let queries: Vec<_> =
+        values.chunks(QUERY_EXECUTIONS).map(|values| store.find(name, values, limit)).collect();
+    let keys: Vec<Vec<Key>> = stream::iter(queries).buffered(MAX_QUERIES).try_concat().await?;
+    let ids: Vec<ExecutionId> = keys.iter().flatten().map(|key| ExecutionId::Key(*key)).collect();
+    let mut records = load_all(store, &ids, QUERY_EXECUTIONS).await?.into_iter();
+    // an execution may be deleted after its key was found
+    let load = |keys: Vec<Key>| {
+        records.by_ref().take(keys.len()).flatten().map(|record| record.execution).collect::<Vec<_>>()
+    };
+    Ok(keys.into_iter().map(load).collect())
 }
 
 async fn get_many(store: &dyn Store, ids: &[&str]) -> Result<Vec<Option<Execution>>, StoreError> {

@@ -1,6 +1,7 @@
 //! Lists and counts of executions.
 
 use super::tables::Tables;
+use crate::key::Key;
 use crate::payload::Payload;
 use crate::store::{Execution, Filter, Page};
 
@@ -17,6 +18,17 @@ impl Tables {
             .map(|row| Execution { input: Payload::empty(), outcome: Payload::empty(), ..row })
             .collect();
         Page { executions, total: None }
+    }
+
+    /// Returns the keys of the newest executions with each value of an attribute.
+    pub(super) fn find(&self, name: &str, values: &[&str], limit: u64) -> Vec<Vec<Key>> {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let find_value = |value: &&str| {
+            let with_value =
+                self.executions.values().rev().filter(|row| row.attributes.get(name) == Some(*value));
+            with_value.map(|row| row.key).take(limit).collect()
+        };
+        values.iter().map(find_value).collect()
     }
 }
 

@@ -261,6 +261,11 @@ impl Store for MemoryStore {
         Ok(self.tables().list(filter))
     }
 
+    async fn find(&self, name: &str, values: &[&str], limit: u64) -> Result<Vec<Vec<Key>>, StoreError> {
+        self.counters.add_read();
+        Ok(self.tables().find(name, values, limit))
+    }
+
     async fn load_items(&self, items: &[Key]) -> Result<Vec<Option<Execution>>, StoreError> {
         load_items_by_bundle(self, items).await
     }

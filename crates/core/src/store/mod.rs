@@ -168,6 +168,10 @@ pub trait Store: Send + Sync + 'static {
     /// not listed.
     async fn list(&self, filter: &Filter) -> Result<Page, StoreError>;
 
+    /// Returns the keys of the executions with an attribute of this name, for each of the values: the newest first, and up to
+    /// `limit` for each value.
+    async fn find(&self, name: &str, values: &[&str], limit: u64) -> Result<Vec<Vec<Key>>, StoreError>;
+
     /// Returns the keys of up to `limit` bundles of a batch in ascending order, from the bundle that contains the item with
     /// index `first_item`.
     async fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError>;

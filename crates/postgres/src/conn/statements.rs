@@ -317,6 +317,8 @@ statements! {
         include_str!("../../queries/by_attribute.sql"),
         include_str!("../../queries/filter_where.sql")
     );
+    /// Finds executions by the value of an attribute.
+    Find = include_str!("../../queries/find.sql");
     /// Lists the bundles of a batch.
     Bundles = "SELECT key FROM bundles WHERE key >= $1::uuid AND key < $2::uuid ORDER BY key LIMIT $3::bigint";
     /// Counts the items of a batch by state.
@@ -497,6 +499,7 @@ pub(crate) const READ_STATEMENTS: &[Sql] = &[
     Sql::PromotedItems,
     Sql::ItemCheckpoints,
     Sql::ItemAttempts,
+    Sql::Find,
     Sql::Bundles,
     Sql::BatchItems,
     Sql::List,

@@ -61,7 +61,7 @@ impl Reader {
             }
         }
         // the server cannot store an id with a zero byte, so no row has such an id
-        given.retain(|id| !id.contains('\0'));
+        given.retain(|id| is_storable(id));
         let action = "loading executions";
         let is_bare = detail == Detail::Outcome;
         let load = Query { sql: Sql::Load, action, params: vec![param(keys), param(given), param(is_bare)] };
@@ -117,7 +117,7 @@ impl Reader {
         let texts = [&filter.workflow, &filter.id_prefix, &filter.app_version, &filter.queue];
         let texts = texts.into_iter().flatten().map(|text| &**text);
         let (names, values): (Vec<&str>, Vec<&str>) = filter.attributes.iter().unzip();
-        if texts.chain(names.iter().chain(&values).copied()).any(|text| text.contains('\0')) {
+        if !texts.chain(names.iter().chain(&values).copied()).all(is_storable) {
             return Ok(Page { executions: Vec::new(), total: (filter.limit == 0).then_some(0) });
         }
         let statuses: Option<Vec<i16>> = (!filter.statuses.is_empty())
@@ -149,6 +149,36 @@ impl Reader {
         let executions = rows.iter().map(parse_listed_execution).collect::<Result<_, _>>()?;
         Ok(Page { executions, total: None })
     }
+
+    /// Finds executions by the values of an attribute; see [`Store::find`](stepfast_core::Store::find).
+    pub(crate) async fn find(
+        &self,
+        name: &str,
+        values: &[&str],
+        limit: u64,
+    ) -> Result<Vec<Vec<Key>>, StoreError> {
+        let mut found = vec![Vec::new(); values.len()];
+        let storable = (0_i64..).zip(values).filter(|(_, value)| is_storable(value));
+        let (positions, values): (Vec<i64>, Vec<&str>) = storable.unzip();
+        if !is_storable(name) || values.is_empty() {
+            return Ok(found);
+        }
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let params = vec![param(name), param(positions), param(values), param(limit)];
+        let query = Query { sql: Sql::Find, action: "searching by an attribute", params };
+        for row in self.query(query).await? {
+            let mut row = Columns::new(&row);
+            let position = usize::try_from(row.next::<i64>()?).unwrap_or_default();
+            let keys = found.get_mut(position).ok_or_else(|| corrupt("a query result"))?;
+            keys.push(row.key()?);
+        }
+        Ok(found)
+    }
+}
+
+/// Returns whether the server can store this text.
+fn is_storable(text: &str) -> bool {
+    !text.contains('\0')
 }
 
 fn parse_records(rows: &[Row]) -> Result<Vec<Record>, StoreError> {

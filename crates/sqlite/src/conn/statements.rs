@@ -48,6 +48,7 @@ pub(crate) enum Sql {
     Start,
     InsertAttribute,
     Attributes,
+    ExecutionsByValue,
     ExistingByKey,
     ExistingById,
     ExistingByDedupId,
@@ -211,6 +212,9 @@ impl Sql {
             Sql::StartEndedBatch => &START_ENDED_BATCH,
             Sql::Start => include_str!("../../queries/start.sql"),
             Sql::InsertAttribute => "INSERT INTO attributes (execution, name, value) VALUES (?1, ?2, ?3)",
+            Sql::ExecutionsByValue => {
+                "SELECT execution FROM attributes WHERE name = ?1 AND value = ?2 ORDER BY execution DESC LIMIT ?3"
+            }
             Sql::Attributes => "SELECT name, value FROM attributes WHERE execution = ?1",
             Sql::ExistingByKey => include_str!("../../queries/existing_by_key.sql"),
             Sql::ExistingById => include_str!("../../queries/existing_by_id.sql"),

@@ -163,6 +163,30 @@ impl Database {
             Ok(Page { executions, total: None })
         })
     }
+
+    /// See [`Store::find`](stepfast_core::Store::find).
+    pub(crate) fn find(
+        &self,
+        name: &str,
+        values: &[String],
+        limit: u64,
+    ) -> Result<Vec<Vec<Key>>, StoreError> {
+        self.counters.add_read();
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.read("searching by an attribute", |conn| {
+            let mut sql = Statements::new(conn);
+            let mut found = Vec::with_capacity(values.len());
+            for value in values {
+                let mut rows = sql.get(Sql::ExecutionsByValue)?.query((name, value, limit))?;
+                let mut keys = Vec::new();
+                while let Some(row) = rows.next()? {
+                    keys.push(key_of(row, 0)?);
+                }
+                found.push(keys);
+            }
+            Ok(found)
+        })
+    }
 }
 
 /// Runs `work` in a transaction that only reads.
