@@ -55,7 +55,7 @@ pub struct BatchingParameters {
 impl BatchingParameters {
     /// Returns the number of measurements, for the display of progress.
     pub fn total(&self) -> u64 {
-        let searches = if self.search_items > 0 { 2 * PUBLISHED_SEARCHES.len() } else { 0 };
+        let searches = if self.search_items > 0 { 3 * PUBLISHED_SEARCHES.len() } else { 0 };
         (self.sizes.len() + 2 * self.items.len() + self.callers.len() + searches) as u64
     }
 }
@@ -156,11 +156,16 @@ pub async fn run_batch(target: &Target, items: u64, steps: u32) -> Result<(Row, 
     Ok((row, figures))
 }
 
+/// The attribute of the single executions that are searched for. Its value is the id.
+const ID_ATTRIBUTE: &str = "id";
+
 /// Executions that are searched for.
 struct SearchedIds {
     op: &'static str,
     /// Their ids, before the number.
     prefix: &'static str,
+    /// Whether they are searched for by their attribute.
+    by_attribute: bool,
     /// Their number. The output of each is its number.
     count: u64,
 }
@@ -192,7 +197,12 @@ async fn search(
     while begun.elapsed() < duration {
         let (ids, expected) = searched.sample(size);
         let call = Instant::now();
-        let found = client.get_many(&ids).await?;
+        let found = if searched.by_attribute {
+            let found = client.find(ID_ATTRIBUTE, &ids, 1).await?;
+            found.into_iter().map(|mut of_value| of_value.pop()).collect()
+        } else {
+            client.get_many(&ids).await?
+        };
         let outputs: Vec<Option<u64>> = found
             .iter()
             .map(|execution| {
@@ -232,8 +242,10 @@ async fn run_searches(
     progress: &dyn Fn(),
 ) -> Result<Vec<Row>, Error> {
     let workflow = Workflow::new("batching", |_: Context, x: u64| std::future::ready(Ok::<u64, Failure>(x)));
-    let items = SearchedIds { op: "search", prefix: "b#", count: items };
-    let singles = SearchedIds { op: "search by id", prefix: "single-", count: items.count.div_ceil(10) };
+    let items = SearchedIds { op: "search", prefix: "b#", by_attribute: false, count: items };
+    let singles =
+        SearchedIds { op: "search by id", prefix: "single-", count: items.count.div_ceil(10), ..items };
+    let of_attribute = SearchedIds { op: "search by attribute", by_attribute: true, ..singles };
     let store = target.store().await?;
     let engine = Engine::builder(store.clone()).register(&workflow).open().await?;
     engine.submit_batch(&workflow, 0..items.count).batch_id("b").await?.wait().await?;
@@ -247,7 +259,8 @@ async fn run_searches(
                 if number >= count {
                     return Ok(());
                 }
-                engine.run(&workflow, number).workflow_id(format!("{prefix}{number}")).await?;
+                let id = format!("{prefix}{number}");
+                engine.run(&workflow, number).workflow_id(&*id).attribute(ID_ATTRIBUTE, &*id).await?;
             }
         })
     });
@@ -258,7 +271,7 @@ async fn run_searches(
     let store = if store.info().kind == "memory" { store } else { target.store().await? };
     let client = Client::open(store).await?;
     let mut rows = Vec::new();
-    for searched in [&items, &singles] {
+    for searched in [&items, &singles, &of_attribute] {
         for (size, _) in PUBLISHED_SEARCHES {
             rows.push(search(&client, searched, size, duration).await?);
             progress();
@@ -329,7 +342,8 @@ mod tests {
         assert_eq!((rows[3].completed, rows[4].completed), (1_200, 1_200));
         assert!(!figures.is_empty());
         let searches: Vec<_> = rows[5..].iter().map(|row| (row.op.as_deref(), row.batch)).collect();
-        assert_eq!((searches.len(), searches[0]), (10, (Some("search"), Some(1))));
+        assert_eq!((searches.len(), searches[0]), (15, (Some("search"), Some(1))));
         assert_eq!(searches[9], (Some("search by id"), Some(2_000)));
+        assert_eq!(searches[14], (Some("search by attribute"), Some(2_000)));
     }
 }

@@ -353,6 +353,19 @@ impl Engine {
         self.query(py, port, query, Reply::Found)
     }
 
+    /// Returns the executions with each of these values of an attribute, with their outcomes.
+    fn find(
+        &self,
+        py: Python<'_>,
+        name: String,
+        values: Vec<String>,
+        limit: usize,
+        port: Option<&Bound<'_, Port>>,
+    ) -> PyResult<Call> {
+        let query = move |engine| async move { record::find_outcomes(&engine, &name, &values, limit).await };
+        self.query(py, port, query, Reply::FoundByValue)
+    }
+
     /// Returns the workers of the database, and the executions that no worker can run.
     fn workers(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
         self.query(py, port, |engine| async move { engine.workers().await }, Reply::Workers)

@@ -30,6 +30,7 @@ pub(crate) enum Reply {
     BulkResult(BulkResult),
     Page(Page),
     Found(Vec<Option<Execution>>),
+    FoundByValue(Vec<Vec<Execution>>),
     Record(Box<Record>),
     Workers(WorkerOverview),
     DeadLetters(Vec<DeadLetter>),
@@ -115,6 +116,7 @@ impl Reply {
             }
             Reply::Page(page) => crate::convert::record::page(py, &page),
             Reply::Found(found) => crate::convert::record::found_executions(py, &found),
+            Reply::FoundByValue(found) => crate::convert::record::executions_by_value(py, &found),
             Reply::Record(record) => crate::convert::record::record(py, &record),
             Reply::Workers(overview) => crate::convert::workers::worker_overview(py, &overview),
             Reply::DeadLetters(letters) => crate::convert::dead_letters::dead_letters(py, &letters),

@@ -27,22 +27,53 @@ pub(crate) async fn load_record(engine: &Engine, workflow_id: &str) -> Result<Re
 /// Returns the executions with these workflow_ids, with their outcomes, also those that are stored in chunks.
 pub(crate) async fn load_outcomes(engine: &Engine, ids: &[String]) -> Result<Vec<Option<Execution>>, Error> {
     let mut found = engine.get_many(ids).await?;
-    for execution in found.iter_mut().flatten() {
+    load_stored_outcomes(engine, found.iter_mut().flatten()).await?;
+    Ok(found)
+}
+
+/// Returns the executions with each of these values of an attribute, with their outcomes, also those that are stored in
+/// chunks.
+pub(crate) async fn find_outcomes(
+    engine: &Engine,
+    name: &str,
+    values: &[String],
+    limit: usize,
+) -> Result<Vec<Vec<Execution>>, Error> {
+    let mut found = engine.find(name, values, limit).await?;
+    load_stored_outcomes(engine, found.iter_mut().flatten()).await?;
+    Ok(found)
+}
+
+/// Loads the outcomes that are stored in chunks.
+async fn load_stored_outcomes(
+    engine: &Engine,
+    found: impl Iterator<Item = &mut Execution>,
+) -> Result<(), Error> {
+    for execution in found {
         let outcome = std::mem::take(&mut execution.outcome);
         execution.outcome = engine.load_value(execution.key, outcome).await?;
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Returns a tuple for each execution that was found, `None` for each other one: the execution, and its outcome.
 pub(crate) fn found_executions(py: Python<'_>, found: &[Option<Execution>]) -> PyResult<Py<PyAny>> {
-    let to_tuple = |found: &Option<Execution>| {
-        let Some(found) = found else { return Ok(None) };
-        let outcome = outcome(py, &found.outcome, found.status == Status::Completed)?;
-        Ok(Some((execution(py, found)?, outcome)))
-    };
+    let to_tuple = |found: &Option<Execution>| found.as_ref().map(|it| found_execution(py, it)).transpose();
     let tuples: PyResult<Vec<_>> = found.iter().map(to_tuple).collect();
     Ok(tuples?.into_pyobject(py)?.unbind())
+}
+
+/// Returns a list of tuples for each value: the executions, and their outcomes.
+pub(crate) fn executions_by_value(py: Python<'_>, found: &[Vec<Execution>]) -> PyResult<Py<PyAny>> {
+    let to_tuples = |found: &Vec<Execution>| found.iter().map(|it| found_execution(py, it)).collect();
+    let lists: PyResult<Vec<Vec<_>>> = found.iter().map(to_tuples).collect();
+    Ok(lists?.into_pyobject(py)?.unbind())
+}
+
+/// Returns an execution, and its outcome.
+fn found_execution(py: Python<'_>, found: &Execution) -> PyResult<(Py<PyAny>, Py<PyAny>)> {
+    let outcome = outcome(py, &found.outcome, found.status == Status::Completed)?;
+    Ok((execution(py, found)?, outcome))
 }
 
 /// Returns a tuple for each outcome: true and the output, or false and the exception, which is not raised.

@@ -278,6 +278,12 @@ class AsyncClient:
         """Finds many executions by their workflow_ids, with their outcomes so far. See `Client.get_many`."""
         return await self._here.get_many(workflow_ids)
 
+    async def find(
+        self, attribute: str, values: Iterable[str], *, limit: int = 50
+    ) -> builtins.list[builtins.list[ExecutionOutcome]]:
+        """Finds executions by the values of an attribute, with their outcomes so far. See `Client.find`."""
+        return await self._here.find(attribute, values, limit)
+
     async def cancel(self, workflow_id: str) -> bool:
         """Requests that an execution be cancelled. See `Client.cancel`."""
         forbid_in_workflow("engine.cancel")

@@ -383,6 +383,26 @@ class Client:
         """
         return self._open_engine.get_many(workflow_ids).wait()
 
+    def find(
+        self, attribute: str, values: Iterable[str], *, limit: int = 50
+    ) -> builtins.list[builtins.list[ExecutionOutcome]]:
+        """Finds executions by the values of an attribute, with their outcomes so far. Thousands of values
+        take a few queries. `list(attributes=…)` returns all executions with one value, page by page.
+
+        Args:
+            attribute: The name of the attribute.
+            values: Its values.
+            limit: The maximum number of executions for each value, at least 1; 50 by default.
+
+        Returns:
+            A list for each value, in the order of the values: the executions with this value, the newest
+            first.
+
+        Raises:
+            InvalidArgument: No attribute can have such a name or such a value, or `limit` is less than 1.
+        """
+        return self._open_engine.find(attribute, values, limit).wait()
+
     def cancel(self, workflow_id: str) -> bool:
         """Requests that an execution be cancelled. See `Handle.cancel`.
 

@@ -16,6 +16,7 @@ from stepfast._options.queue import Queue, QueueInfo, queue_info, queue_infos, q
 from stepfast._runtime.branch import forbid_in_workflow
 from stepfast._runtime.waiting import wait_for_call
 from stepfast._validation import bounds
+from stepfast._validation.attributes import MAX_VALUE_BYTES, check_attribute_name
 from stepfast.errors import InvalidArgument
 
 T = TypeVar("T")
@@ -90,6 +91,18 @@ class Operations:
         for workflow_id in ids:
             bounds.check_storable_text("workflow_id", workflow_id)
         return PendingReply(self._outside_workflow("get_many").get_many(ids, self.port), _outcomes)
+
+    def find(
+        self, attribute: str, values: Iterable[str], limit: int
+    ) -> PendingReply[builtins.list[builtins.list[ExecutionOutcome]]]:
+        """Finds the newest executions with each value of an attribute, with their outcomes."""
+        texts = builtins.list(values)
+        check_attribute_name("attribute", attribute)
+        for value in texts:
+            bounds.check_name("a value of the attribute", value, MAX_VALUE_BYTES)
+        bounds.check_count("limit", limit, 1)
+        native = self._outside_workflow("find")
+        return PendingReply(native.find(attribute, texts, limit, self.port), _outcomes_by_value)
 
     def list(self, filter: Filter, after: str | None, limit: int) -> PendingReply[builtins.list[Execution]]:
         """Lists the executions that match the filter."""
@@ -169,7 +182,11 @@ def _executions(rows: Any) -> list[Execution]:
 
 
 def _outcomes(found: Any) -> list[ExecutionOutcome | None]:
-    return [outcome_of(execution) for execution in found]
+    return [None if execution is None else outcome_of(execution) for execution in found]
+
+
+def _outcomes_by_value(found: Any) -> list[list[ExecutionOutcome]]:
+    return [[outcome_of(execution) for execution in of_value] for of_value in found]
 
 
 def _bulk_result(counts: Any) -> BulkResult:

@@ -82,7 +82,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionOutcome:
-    """An execution and its outcome so far, as `get_many` returns them.
+    """An execution and its outcome so far, as `get_many` and `find` return them.
 
     Attributes:
         execution: The execution itself.
@@ -232,10 +232,8 @@ def record_of(shown: Any) -> Record:
     )
 
 
-def outcome_of(found: Any) -> ExecutionOutcome | None:
-    """Converts an element of the reply of the native engine's `get_many`."""
-    if found is None:
-        return None
+def outcome_of(found: Any) -> ExecutionOutcome:
+    """Converts an execution in the reply of the native engine's `get_many` or `find`."""
     row, outcome = found
     execution, value = execution_of(row), readable(outcome)
     if execution.status == Status.COMPLETED and not isinstance(value, DecodeError):

@@ -30,8 +30,17 @@ def check_attributes(attributes: Any) -> dict[str, str]:
             f"attributes has {len(copied)} names, and an execution may have at most {MAX_ATTRIBUTES}"
         )
     for name, value in copied.items():
-        bounds.check_name("a name in attributes", name, MAX_NAME_BYTES)
-        if "=" in name:
-            raise InvalidArgument(f"a name in attributes is {short_repr(name)}, and must not contain '='")
+        check_attribute_name("a name in attributes", name)
         bounds.check_name(f"attributes[{short_repr(name)}]", value, MAX_VALUE_BYTES)
     return copied
+
+
+def check_attribute_name(what: str, name: Any) -> None:
+    """Checks the name of an attribute.
+
+    Raises:
+        InvalidArgument: The name is no text, exceeds its bounds, or contains `=`.
+    """
+    bounds.check_name(what, name, MAX_NAME_BYTES)
+    if "=" in name:
+        raise InvalidArgument(f"{what} is {short_repr(name)}, and must not contain '='")

@@ -78,6 +78,65 @@ def test_lists_find_executions_by_attributes_and_queue(url: str) -> None:
         assert len({first, second, last.workflow_id}) == 3
 
 
+def test_executions_are_found_by_values_of_an_attribute(url: str) -> None:
+    with Engine(url) as engine:
+        for n in range(6):
+            placed = return_number.options(workflow_id=f"n{n}", attributes={"customer": str(n % 2)})
+            engine.run(placed, n)
+        found = engine.find("customer", (str(n) for n in [1, 7, 0, 1]), limit=2)
+        ids = [[it.execution.workflow_id for it in of_value] for of_value in found]
+        assert ids == [["n5", "n3"], [], ["n4", "n2"], ["n5", "n3"]]
+        assert [it.output for it in found[0]] == [5, 3]
+        assert len(engine.find("customer", ["0"])[0]) == 3
+        engine.run(return_text.options(attributes={"customer": "large"}), "x" * 200_000)
+        [[large]] = engine.find("customer", ["large"])
+        assert large.output == "x" * 200_000
+        assert engine.find("customer", []) == []
+
+
+def test_executions_are_found_by_values_of_an_attribute_async(sqlite_url: str) -> None:
+    async def main() -> None:
+        async with AsyncEngine(sqlite_url) as engine:
+            with pytest.raises(ValueError, match="3"):
+                await engine.run(fail_always.options(attributes=ACME_ATTRIBUTES), 3)
+            [[failed], none] = await engine.find("customer", ["acme", "acm"])
+            assert isinstance(failed.error, ValueError) and failed.execution.status == "failed"
+            assert none == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("attribute", "values", "limit", "message"),
+    [
+        ("a=b", ["x"], 1, "attribute is 'a=b', and must not contain '='"),
+        ("", [], 1, "attribute"),
+        (7, ["x"], 1, "attribute is 7"),
+        ("a", ["x\0"], 1, "a value of the attribute"),
+        ("a", ["x" * 1_025], 1, "a value of the attribute"),
+        ("a", [None], 1, "a value of the attribute is None"),
+        ("a", ["x"], 0, "limit is 0"),
+        ("a", ["x"], True, "limit is True"),
+    ],
+)
+def test_invalid_searches_by_attributes_are_refused(
+    sqlite_url: str, attribute: Any, values: Any, limit: Any, message: str
+) -> None:
+    with Engine(sqlite_url) as engine, pytest.raises(InvalidArgument) as refused:
+        engine.find(attribute, values, limit=limit)
+    assert message in str(refused.value)
+
+
+@workflow
+def return_text(text: str) -> str:
+    return text
+
+
+@workflow
+async def fail_always(x: int) -> int:
+    raise ValueError(x)
+
+
 def test_resume_all_continues_failed_executions_of_queue(url: str) -> None:
     is_healthy.clear()
     with Engine(url, queues=[Queue("mails", concurrency=3)]) as engine:
