@@ -158,8 +158,10 @@ WITH due AS MATERIALIZED (
     WHERE s.n = 1 OR s.total <= $4::bigint
 ), taken AS (
     UPDATE executions AS e
-    SET status = 2, owner = $1::bigint, is_alone = NULL, run_timeout_ms = NULL,
-        deadline_at = CASE WHEN e.run_timeout_ms IS NULL THEN e.deadline_at
+    SET status = 2, owner = $1::bigint, is_alone = NULL,
+        -- a bundle keeps the timeout, which is that of each of its items
+        run_timeout_ms = CASE WHEN c.item_count IS NOT NULL THEN e.run_timeout_ms END,
+        deadline_at = CASE WHEN e.run_timeout_ms IS NULL OR c.item_count IS NOT NULL THEN e.deadline_at
                            ELSE least(e.deadline_at, coalesce($5::timestamptz, clock_timestamp())
                                                      + least(greatest(e.run_timeout_ms, 0), 3162240000000)
                                                        * interval '1 millisecond') END

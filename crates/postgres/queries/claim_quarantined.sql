@@ -1,6 +1,7 @@
 -- Claims executions from the quarantine. $1: the worker, $2: the executions, $3 and $4: their queues, with the versions of
 -- the settings that the claim has read. The columns are those of claim.sql. An
--- execution that is claimed with no other is marked: if the worker dies now, that execution is the cause.
+-- execution that is claimed with no other is marked: if the worker dies now, that execution is the cause. A bundle keeps the
+-- timeout of its items.
 WITH chosen AS MATERIALIZED (
     SELECT e.key, u.n
     FROM unnest($2::uuid[]) WITH ORDINALITY AS u (key, n)
@@ -12,7 +13,8 @@ WITH chosen AS MATERIALIZED (
 ), taken AS (
     UPDATE executions AS e
     SET status = 2, owner = $1::bigint, is_alone = nullif((SELECT count(*) = 1 FROM chosen), false),
-        run_timeout_ms = NULL
+        run_timeout_ms = CASE WHEN get_byte(uuid_send(e.key), 8) >= 192 AND get_byte(uuid_send(e.key), 10) >= 128
+                              THEN e.run_timeout_ms END
     FROM chosen AS c
     WHERE e.key = c.key
     RETURNING e.*, c.n

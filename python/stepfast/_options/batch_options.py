@@ -8,10 +8,11 @@ from typing import Any, Final, TypedDict
 from stepfast._options.queue import Queue
 from stepfast._options.start_options import CheckedOptions, check_options
 from stepfast._validation import bounds
+from stepfast._validation.durations import Duration
 from stepfast._validation.text import short_repr
 
 #: The options of starts that a batch can have.
-BATCH_OPTIONS: Final = ("queue", "key", "priority", "attributes")
+BATCH_OPTIONS: Final = ("run_timeout", "queue", "key", "priority", "attributes")
 
 #: The options of starts that a batch cannot have. Each text gives the reason and the remedy.
 _NOT_FOR_BATCHES: Final[dict[str, str]] = {
@@ -21,7 +22,7 @@ _NOT_FOR_BATCHES: Final[dict[str, str]] = {
         "starts many executions, of which only one can have it: leave it out, or call start for each",
     ),
     **dict.fromkeys(
-        ("execution_timeout", "run_timeout", "delay", "start_at"),
+        ("execution_timeout", "delay", "start_at"),
         "gives no item times of its own: leave it out, or call start_many",
     ),
     "wait_timeout": "waits until all items are durable: leave it out",
@@ -34,6 +35,9 @@ class ChildBatchOptions(TypedDict, total=False):
     the same as leaving the option out.
 
     Attributes:
+        run_timeout: The time limit of each item, from the moment at which the item begins to its end, in
+            seconds or as a `timedelta`; see `StartOptions`. If the worker of an item dies before the item was
+            suspended, the time starts again. No limit by default.
         queue: The queue in which the items wait for a worker, as its name or as a `Queue`. By default the
             items have no queue.
         key: The key of the items within the queue; see `StartOptions`. None by default.
@@ -42,6 +46,7 @@ class ChildBatchOptions(TypedDict, total=False):
         attributes: Names with values by which lists find the batch; see `StartOptions`. None by default.
     """
 
+    run_timeout: Duration | None
     queue: str | Queue | None
     key: str | None
     priority: int | None

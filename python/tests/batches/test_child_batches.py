@@ -177,7 +177,7 @@ def makes_wrong_batches() -> list[str]:
         lambda: squares_item.submit_batch([(1,)], batch_id="b"),  # type: ignore[call-overload]
         lambda: squares_item.submit_batch([(1,)], queue="missing"),
         lambda: squares_item.submit_batch([(1,)], key="k"),
-        lambda: squares_item.options(run_timeout=1).submit_batch([(1,)]),
+        lambda: squares_item.options(execution_timeout=1).submit_batch([(1,)]),
         lambda: squares_item.submit_batch([(1,)], colour="red"),  # type: ignore[call-overload]
     ]
     for call in wrong:
@@ -196,7 +196,7 @@ def test_wrong_batches_are_refused(sqlite_url: str) -> None:
         "identified by its call",
         "missing",
         "key",
-        "run_timeout",
+        "execution_timeout",
         "'colour' is not an option of batches",
     ]
     with Engine(sqlite_url) as engine:

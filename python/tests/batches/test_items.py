@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import process_steps
@@ -370,6 +371,30 @@ def test_failed_items_are_retried_async(sqlite_url: str) -> None:
             assert await batch.wait() == BatchCounts(10, 0, 0, 0, 10, 0, 0)
 
     asyncio.run(main())
+
+
+@workflow
+def sleeps_for_hours(hours: int) -> int:
+    sleep(3_600 * hours)
+    return hours
+
+
+@workflow
+def sleeps_for_hours_in_batch() -> str:
+    [item] = sleeps_for_hours.submit_batch([(1,)], run_timeout=timedelta(seconds=0.5)).results()
+    return repr(item.exception())
+
+
+def test_items_are_cancelled_at_the_end_of_their_run_timeout(url: str) -> None:
+    with Engine(url, suspend_after=0.01) as engine:
+        batch = engine.submit_batch(sleeps_for_hours, [(0,), (1,)], run_timeout=2)
+        assert batch.wait().cancelled == 1
+        outcomes = [item.exception() for item in batch.results()]
+        assert outcomes[0] is None and isinstance(outcomes[1], WorkflowCancelled)
+        assert "deadline" in str(outcomes[1])
+        assert "deadline" in engine.run(sleeps_for_hours_in_batch)
+        with pytest.raises(InvalidArgument, match="run_timeout"):
+            engine.submit_batch(sleeps_for_hours, [], run_timeout=-1)
 
 
 def test_many_executions_are_found(url: str) -> None:

@@ -270,12 +270,12 @@ def test_get_batch_finds_batches_only(url: str) -> None:
 def test_options_of_batch_are_checked(sqlite_url: str) -> None:
     with Engine(sqlite_url, queues=[Queue("q", max_depth=1)], serve_queues=[]) as engine:
         with pytest.raises(
-            TypeError, match="'delay' is not an option of batches; the options are batch_id, q"
+            TypeError, match="'delay' is not an option of batches; the options are batch_id, r"
         ):
             engine.submit_batch(add_in_batch, [], **{"delay": 3})
         refused = {
             "workflow_id": "w",
-            "run_timeout": 1.0,
+            "execution_timeout": 1.0,
             "delay": 1.0,
             "dedup_id": "d",
             "on_full": "wait",

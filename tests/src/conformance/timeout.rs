@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use stepfast_core::clock::{MAX_STORED_DURATION, Timestamp};
 use stepfast_core::key::Key;
-use stepfast_core::store::{Filter, Start, State};
+use stepfast_core::store::{Filter, QUARANTINE_STRIKES, Start, State};
 
+use super::quarantine::replace_dead_worker;
 use crate::fixtures::builders::{
-    at, keys, placement, queue_transition, queued, running, scheduled, sleeping, start, write,
+    at, bundle_start, keys, open_batch, placement, queue_transition, queued, running, scheduled, sleeping,
+    start, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -15,6 +17,7 @@ super::cases![
     huge_timeout_blocks_no_claim,
     run_timeout_counts_from_the_first_claim,
     run_timeout_is_set_once,
+    bundle_keeps_the_timeout_of_its_items,
     earlier_deadline_is_kept,
     run_timeout_applies_without_a_queue_and_when_scheduled,
 ];
@@ -115,4 +118,24 @@ async fn huge_timeout_blocks_no_claim(fixture: &dyn StoreFixture) {
     for key in &all[..3] {
         assert_eq!(deadline(&worker, *key).await, (None, Some(now.plus(MAX_STORED_DURATION))));
     }
+}
+
+async fn bundle_keeps_the_timeout_of_its_items(fixture: &dyn StoreFixture) {
+    let survivor = Worker::register(&fixture.second_store().await).await;
+    let mut worker = Worker::register(&fixture.store()).await;
+    let batch = Key::mint_batch(0);
+    let bundle = Start { run_timeout: Some(TIMEOUT), ..bundle_start(batch, 0, 5, queued()) };
+    let key = bundle.key;
+    worker.apply(vec![open_batch(batch), write(bundle)]).await;
+    let kept = (Some(TIMEOUT), None);
+    for _ in 0..QUARANTINE_STRIKES {
+        let claimed = worker.claim(9).await;
+        let execution = &claimed[0].execution;
+        assert_eq!((execution.run_timeout, execution.deadline_at), kept);
+        assert_eq!(deadline(&worker, key).await, kept);
+        replace_dead_worker(fixture, &mut worker, &survivor).await;
+    }
+    let claimed = worker.claim_from_quarantine(9).await;
+    assert_eq!((claimed[0].execution.run_timeout, claimed[0].execution.deadline_at), kept);
+    assert_eq!(deadline(&worker, key).await, kept);
 }

@@ -19,6 +19,9 @@ super::cases![
     item_of_a_limited_queue_is_cancelled_alone,
     ended_and_missing_items_cannot_be_cancelled,
     failed_item_is_resumed_alone,
+    item_is_cancelled_at_the_end_of_its_run_timeout,
+    suspended_item_is_cancelled_at_the_end_of_its_run_timeout,
+    run_timeout_of_an_item_begins_with_the_item,
     result_of_an_item_is_awaited,
     result_of_an_item_outlives_its_promotion,
 ];
@@ -134,13 +137,64 @@ async fn failed_item_is_resumed_alone(fixture: &dyn StoreFixture) {
         })
     };
     let (engine, _) = open_engine(fixture, |b| b.register(&flaky)).await;
-    let batch = engine.submit_batch(&flaky, 0..3).batch_id("b").await.unwrap();
+    let hour = Duration::from_secs(3_600);
+    let batch = engine.submit_batch(&flaky, 0..3).batch_id("b").run_timeout(hour).await.unwrap();
     assert_eq!(ended(&batch).await, EndedItems { completed: 1, failed: 2, cancelled: 0 });
     assert_eq!(engine.resume("b#2").await.unwrap(), RequestResult::Done);
     assert_eq!(engine.get::<u32>("b#2").await.unwrap().result().await.unwrap(), 2);
+    let retried = engine.show("b#2").await.unwrap().execution;
+    assert!(retried.deadline_at.unwrap() > retried.created_at.plus(hour), "the time starts again");
     assert_eq!(ended(&batch).await, EndedItems { completed: 2, failed: 1, cancelled: 0 });
     assert_eq!(batch.retry_failed().await.unwrap(), 1);
     assert_eq!(ended(&batch).await, all_completed(3));
+    shut_down(engine).await;
+}
+
+/// Time within which an item that does not wait ends.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Asserts that the deadline of an item has passed, and ended the item.
+async fn assert_expired(engine: &Engine, item: &str) {
+    let handle = engine.get::<u32>(item).await.unwrap();
+    let error = handle.result().await.unwrap_err();
+    assert!(matches!(&error, Error::Cancelled(_)) && error.to_string().contains("deadline"), "{error}");
+}
+
+async fn item_is_cancelled_at_the_end_of_its_run_timeout(fixture: &dyn StoreFixture) {
+    let (begun, latch) = (Count::new(), Latch::new());
+    let waiting = waiting_workflow(&begun, &latch, |x| x == 3);
+    let (engine, _) = open_engine(fixture, |b| b.register(&waiting)).await;
+    let batch = engine.submit_batch(&waiting, 0..5).batch_id("b").run_timeout(TIMEOUT).await.unwrap();
+    assert_eq!(ended(&batch).await, EndedItems { completed: 4, failed: 0, cancelled: 1 });
+    assert_expired(&engine, "b#3").await;
+    let row = engine.show("b#3").await.unwrap().execution;
+    assert!(row.ended_at.unwrap() >= row.created_at.plus(TIMEOUT));
+    shut_down(engine).await;
+}
+
+async fn suspended_item_is_cancelled_at_the_end_of_its_run_timeout(fixture: &dyn StoreFixture) {
+    let sleeper = sleeper();
+    let (engine, _) =
+        open_engine(fixture, |b| b.register(&sleeper).suspend_after(Duration::from_millis(1))).await;
+    let batch =
+        engine.submit_batch(&sleeper, [0, 3_600_000]).batch_id("b").run_timeout(TIMEOUT).await.unwrap();
+    assert_eq!(ended(&batch).await, EndedItems { completed: 1, failed: 0, cancelled: 1 });
+    assert_expired(&engine, "b#1").await;
+    shut_down(engine).await;
+}
+
+/// The items of a limited queue get rows of their own, in which they wait for their turn.
+async fn run_timeout_of_an_item_begins_with_the_item(fixture: &dyn StoreFixture) {
+    let (begun, latch) = (Count::new(), Latch::new());
+    let waiting = waiting_workflow(&begun, &latch, |x| x < 2);
+    let queue = Queue::new("limited").concurrency(1);
+    let (engine, _) = open_engine(fixture, |b| b.register(&waiting).queue(queue)).await;
+    let batch = engine.submit_batch(&waiting, 0..4).batch_id("b").queue("limited").run_timeout(TIMEOUT);
+    let batch = batch.await.unwrap();
+    assert_eq!(ended(&batch).await, EndedItems { completed: 2, failed: 0, cancelled: 2 });
+    for item in ["b#0", "b#1"] {
+        assert_expired(&engine, item).await;
+    }
     shut_down(engine).await;
 }
 

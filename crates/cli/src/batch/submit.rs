@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -52,6 +53,9 @@ pub(crate) struct SubmitBatchArgs {
     /// The priority among executions of the same queue and queue key: smaller numbers come first.
     #[arg(long, allow_negative_numbers = true)]
     priority: Option<i32>,
+    /// Cancels each item unless it ends within this time after it has begun.
+    #[arg(long, value_name = "SECONDS")]
+    run_timeout: Option<u64>,
     /// An attribute of the batch. May be given several times.
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_attribute)]
     attribute: Vec<(String, String)>,
@@ -106,6 +110,9 @@ impl SubmitBatchArgs {
             }
             if let Some(priority) = self.priority {
                 batch = batch.priority(priority);
+            }
+            if let Some(seconds) = self.run_timeout {
+                batch = batch.run_timeout(Duration::from_secs(seconds));
             }
             for (name, value) in &self.attribute {
                 batch = batch.attribute(name, value);

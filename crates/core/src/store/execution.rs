@@ -217,8 +217,11 @@ impl Execution {
     }
 
     /// Moves the [`run_timeout`](Self::run_timeout) into the deadline when the execution first runs, at the time `now`.
-    /// Later calls change nothing.
+    /// Later calls change nothing. A bundle keeps the timeout, which is that of each of its items.
     pub fn begin(&mut self, now: Timestamp) {
+        if self.key.is_bundle() {
+            return;
+        }
         if let Some(timeout) = self.run_timeout.take() {
             let deadline_at = now.plus(timeout);
             self.deadline_at = Some(self.deadline_at.map_or(deadline_at, |at| at.min(deadline_at)));

@@ -209,7 +209,7 @@ impl BundleTask {
         self.bundle.note_promoted(self.pending.iter().map(|item| item.index));
         for PendingItem { index, input, record } in self.pending.drain(..) {
             let queued = State::Queued { pending_sleeps: Vec::new() };
-            let start = self.bundle.template.start(index, input, queued);
+            let start = self.bundle.template.start(index, input, None, queued);
             let start = Start { has_begun: record.is_some(), ..start };
             self.run.stage(Write::Start(start.into()), 0);
         }
@@ -259,6 +259,7 @@ impl BundleTask {
             NewRun::for_first_run(batch.item(index), self.run.root, self.run.created_at, self.run.generation);
         let new = NewRun {
             parent: Some(Parent { key: batch, is_detached: false }),
+            deadline_at: self.bundle.template.deadline(|| engine.now()),
             placement: self.bundle.template.placement.clone(),
             item: Some(Box::new(membership)),
             replay,

@@ -190,7 +190,7 @@ impl ClaimTx<'_, '_> {
         };
         read::fetch_payloads(&mut self.sql, &mut execution)?;
         self.sql.update(Table::Executions, Sql::Claim, (key_bytes(&id), self.claim.worker.0))?;
-        if execution.run_timeout.is_some() {
+        if execution.run_timeout.is_some() && !id.is_bundle() {
             execution.begin(self.now);
             let params = (key_bytes(&id), execution.deadline_at.map(Timestamp::as_micros));
             self.sql.run(Sql::StartRunTimeout, params)?;

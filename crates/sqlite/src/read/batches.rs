@@ -138,7 +138,7 @@ struct SearchedBundle {
     places: Range<usize>,
 }
 
-/// Finds the bundles of these items of one batch. Reads on from bundle to bundle, and begins anew behind a bundle without
+/// Finds the bundles of these items of one batch. Reads on from bundle to bundle, and seeks again behind a bundle without
 /// such items.
 fn find_bundles(sql: &mut Statements<'_>, items: &[Key]) -> DbResult<Vec<SearchedBundle>> {
     let mut bundles: Vec<SearchedBundle> = Vec::new();

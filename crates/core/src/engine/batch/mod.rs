@@ -113,7 +113,7 @@ impl Engine {
     }
 }
 
-start_option_methods!(BatchBuilder.options: queue, key, priority, attribute);
+start_option_methods!(BatchBuilder.options: run_timeout, queue, key, priority, attribute);
 
 impl<'e, S, O> BatchBuilder<'e, S, O> {
     fn new<I>(engine: &'e Engine, workflow: &'e Workflow<I, O>, inputs: S, has_exact_size: bool) -> Self {

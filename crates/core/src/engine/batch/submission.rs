@@ -40,7 +40,8 @@ pub(crate) async fn submit<O>(
         check_count(count)?;
     }
     let workflow = submission.definition.name.clone();
-    let template = BatchTemplate { batch_id, workflow, placement, attributes };
+    let run_timeout = options.run_timeout;
+    let template = BatchTemplate { batch_id, workflow, placement, attributes, run_timeout };
     let mut new = BatchSubmission::begin(engine, &template, expected_count).await;
     let mut is_closed = expected_count.is_some();
     if id_lock.is_some() {

@@ -39,7 +39,7 @@ pub(crate) async fn retry_items_of(
     let retries = failed.into_iter().map(|ItemOutcome { index, status, outcome }| {
         let input = input_of_item(&inputs, execution.key, index);
         let failed = State::Ended { status, outcome, at };
-        let start = template.start(index, input, failed);
+        let start = template.start(index, input, None, failed);
         retry_item(engine, Start { item_count: Some(1), is_guarded: true, ..start })
     });
     let mut retries = stream::iter(retries).buffer_unordered(ITEMS_IN_FLIGHT);

@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use futures_util::stream::{Stream, StreamExt};
 use xxhash_rust::xxh3::xxh3_64;
@@ -61,6 +62,8 @@ pub(crate) struct BatchTemplate {
     pub(crate) workflow: Arc<str>,
     pub(crate) placement: Option<Arc<Placement>>,
     pub(crate) attributes: Attributes,
+    /// The time limit of each item, from its beginning to its end.
+    pub(crate) run_timeout: Option<Duration>,
 }
 
 /// A batch while its inputs are submitted.
@@ -361,7 +364,7 @@ impl<'s> BatchSubmission<'s> {
             input,
             created_at: engine.now(),
             deadline_at: None,
-            run_timeout: None,
+            run_timeout: self.template.run_timeout,
             attributes: Attributes::NONE,
             item_count: Some(u64::from(count)),
             is_guarded: self.is_continued,

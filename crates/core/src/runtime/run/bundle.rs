@@ -275,7 +275,7 @@ impl Run {
         reserved: u32,
     ) -> Option<Lsn> {
         let item = state.staging.item.take()?;
-        let start = bundle.template.start(item.index, item.input, new_state);
+        let start = bundle.template.start(item.index, item.input, self.deadline_at, new_state);
         bundle.note_promoted([item.index]);
         let lsn = self.stage_write(state, Write::Start(start.into()), reserved, true);
         crate::crash_point!("item promoted");

@@ -1,6 +1,7 @@
 //! [`ItemTemplate`]: the values of a bundle that its items have in common.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::attributes::Attributes;
 use crate::clock::Timestamp;
@@ -58,6 +59,8 @@ pub(crate) struct ItemTemplate {
     app_version: Option<Arc<str>>,
     pub(crate) placement: Option<Arc<Placement>>,
     created_at: Timestamp,
+    /// The time limit of each item, from its beginning to its end.
+    run_timeout: Option<Duration>,
 }
 
 impl ItemTemplate {
@@ -70,11 +73,24 @@ impl ItemTemplate {
             app_version: bundle.app_version.clone(),
             placement: item_placement(bundle),
             created_at: bundle.created_at,
+            run_timeout: bundle.run_timeout,
         })
     }
 
-    /// Returns the Start with which an item that has begun gets a row of its own.
-    pub(crate) fn start(&self, index: u32, input: Payload, state: State) -> Start {
+    /// Returns the deadline of an item that begins at this time.
+    pub(crate) fn deadline(&self, now: impl FnOnce() -> Timestamp) -> Option<Timestamp> {
+        self.run_timeout.map(|timeout| now().plus(timeout))
+    }
+
+    /// Returns the Start with which an item that has begun gets a row of its own. Without a deadline, the time limit counts
+    /// from the moment at which the row is claimed.
+    pub(crate) fn start(
+        &self,
+        index: u32,
+        input: Payload,
+        deadline_at: Option<Timestamp>,
+        state: State,
+    ) -> Start {
         Start {
             key: self.batch.item(index),
             root: self.root,
@@ -88,8 +104,8 @@ impl ItemTemplate {
             debounce_window: None,
             input,
             created_at: self.created_at,
-            deadline_at: None,
-            run_timeout: None,
+            deadline_at,
+            run_timeout: self.run_timeout.filter(|_| deadline_at.is_none()),
             attributes: Attributes::NONE,
             item_count: None,
             is_guarded: false,

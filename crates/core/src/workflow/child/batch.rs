@@ -68,7 +68,7 @@ impl Context {
     }
 }
 
-start_option_methods!(SubmitBatch.options: queue, key, priority, attribute);
+start_option_methods!(SubmitBatch.options: run_timeout, queue, key, priority, attribute);
 
 impl<'c, I, O> IntoFuture for SubmitBatch<'c, I, O>
 where
@@ -179,7 +179,8 @@ async fn submit(call: &Call, batch: NewBatch, moment: Timestamp) -> Result<Key, 
     check_count(count).map_err(|error| error.to_failure())?;
     let placement = resolve_placement(call, options, false).await?;
     let (workflow, attributes) = (definition.name.clone(), options.attributes.clone());
-    let template = BatchTemplate { batch_id: None, workflow, placement, attributes };
+    let run_timeout = options.run_timeout;
+    let template = BatchTemplate { batch_id: None, workflow, placement, attributes, run_timeout };
     let (key, is_continued) = start_batch(call, &template, count, moment).await?;
     let submitted = engine.query_with_retry(async || {
         let mut items = BatchSubmission::of_workflow(engine, &template, key, is_continued);
