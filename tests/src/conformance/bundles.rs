@@ -324,8 +324,8 @@ async fn large_packs_load_unchanged(fixture: &dyn StoreFixture) {
     });
     // neighbours have one length or several, with gaps between them
     let lengths = [9, 9, 9, 9, 30, 600, 1_400, 0];
-    let mixed = (2_000..2_500).filter(|index| index % 97 != 0).map(|index: u32| {
-        let status = if index % 41 == 0 { Status::Cancelled } else { Status::Completed };
+    let mixed = (2_000..2_500).filter(|index: &u32| !index.is_multiple_of(97)).map(|index| {
+        let status = if index.is_multiple_of(41) { Status::Cancelled } else { Status::Completed };
         let outcome = bytes(lengths[(index as usize / 8) % lengths.len()]);
         ItemOutcome { index, status, outcome }
     });
