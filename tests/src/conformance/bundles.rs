@@ -412,6 +412,9 @@ async fn items_are_loaded_by_their_keys(fixture: &dyn StoreFixture) {
         assert_eq!((execution.key, execution.parent.unwrap().key), (*key, key.batch().unwrap()));
         assert!(execution.input.is_empty(), "{key}");
     }
+    // the bundle between these has no item that is searched for
+    let apart = store.load_items(&[batch.item(0), batch.item(12)]).await.unwrap();
+    assert!(apart.iter().all(Option::is_some), "{apart:?}");
     // the queue key that stands for the batch is none of the item
     let placed = store.load_items(&[batch.item(8)]).await.unwrap().pop().flatten().unwrap();
     assert_eq!(placed.placement, placement("mail", "", 3));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 use stepfast_core::guest::{GuestInput, GuestWorkflow, StartOptions};
 use stepfast_core::queue::Queue;
@@ -30,6 +30,7 @@ super::cases![
     id_of_another_execution_is_refused,
     stream_that_fails_leaves_an_open_batch,
     full_bundle_outlives_a_stream_that_fails,
+    other_inputs_add_nothing_to_an_open_batch,
     given_fingerprints_of_inputs_are_compared,
     input_that_cannot_be_encoded_is_named,
     ids_of_items_are_reserved,
@@ -292,7 +293,12 @@ async fn id_of_another_execution_is_refused(fixture: &dyn StoreFixture) {
     ] {
         assert!(matches!(error, Error::Conflict { .. }), "{error}");
     }
-    assert!(engine.start(&double, 1).workflow_id("batch").await.is_err());
+    for workflow in [&noop, &double] {
+        let error = engine.start(workflow, 1).workflow_id("batch").await.map(drop).unwrap_err();
+        assert!(matches!(error, Error::Conflict { .. }), "{error}");
+    }
+    let error = engine.get::<i64>("batch").await.unwrap().result().await.unwrap_err();
+    assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains("get_batch"), "{error}");
     let error = engine.get_batch::<i64>("single").await.unwrap_err();
     assert!(matches!(error, Error::Invalid { .. }), "{error}");
     shut_down(engine).await;
@@ -323,6 +329,50 @@ async fn full_bundle_outlives_a_stream_that_fails(fixture: &dyn StoreFixture) {
     engine.submit_batch_stream(&noop, failing).batch_id("b").await.unwrap_err();
     let batch = engine.get_batch::<i64>("b").await.unwrap();
     assert_eq!(batch.counts().await.unwrap().submitted, 1_000);
+    shut_down(engine).await;
+}
+
+/// Returns this number of inputs, and then an error.
+fn failing_inputs(count: i64) -> impl Stream<Item = Result<i64, Error>> {
+    let error = Error::Invalid { input: "stream", reason: "it ends".to_owned() };
+    stream::iter((0..count).map(Ok).chain([Err(error)]))
+}
+
+async fn other_inputs_add_nothing_to_an_open_batch(fixture: &dyn StoreFixture) {
+    let noop = noop();
+    let (engine, _) = open_engine(fixture, |b| b.register(&noop)).await;
+    engine.submit_batch_stream(&noop, failing_inputs(2_500)).batch_id("b").await.unwrap_err();
+    let batch = engine.get_batch::<i64>("b").await.unwrap();
+    // other inputs, from the first or the last known item on, and fewer inputs
+    let wrong: [Vec<i64>; 6] = [
+        (7..3_600).collect(),
+        (0..1_999).chain(7..3_600).collect(),
+        (7..1_500).collect(),
+        (0..1_000).collect(),
+        (0..1_500).collect(),
+        Vec::new(),
+    ];
+    for inputs in wrong {
+        let count = inputs.len();
+        for is_stream in [false, true] {
+            let submitted = if is_stream {
+                let inputs = stream::iter(inputs.clone().into_iter().map(Ok));
+                engine.submit_batch_stream(&noop, inputs).batch_id("b").await
+            } else {
+                engine.submit_batch(&noop, inputs.clone()).batch_id("b").await
+            };
+            let error = submitted.unwrap_err();
+            assert!(matches!(error, Error::Conflict { .. }), "{count}: {error}");
+            assert_eq!(batch.counts().await.unwrap().submitted, 2_000, "{count}");
+            assert_eq!(batch.status().await.unwrap(), Status::Waiting, "{count}");
+        }
+    }
+    // the same inputs continue the batch, also in several parts
+    engine.submit_batch_stream(&noop, failing_inputs(3_100)).batch_id("b").await.unwrap_err();
+    assert_eq!(batch.counts().await.unwrap().submitted, 3_000);
+    engine.submit_batch(&noop, 0..5_000).batch_id("b").await.unwrap();
+    assert_eq!(ended(&batch).await, all_completed(5_000));
+    engine.submit_batch(&noop, 0..5_000).batch_id("b").await.unwrap();
     shut_down(engine).await;
 }
 

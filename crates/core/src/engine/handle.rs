@@ -15,6 +15,7 @@ use crate::runtime::inner::EngineInner;
 use crate::runtime::outcome::{decode_outcome, parked_error};
 use crate::runtime::run::{Conclusion, Run};
 use crate::store::{RequestKind, RequestResult, Status};
+use crate::text::quote;
 
 /// A reference to an execution whose output is an `O`.
 pub struct Handle<O> {
@@ -128,6 +129,11 @@ impl<O> Handle<O> {
                 let decoded = decode_outcome(self.engine(), self.key, status, outcome).await;
                 return decoded.map_err(|error| self.with_output_name(error, &run.definition.name));
             }
+        }
+        if self.key.is_batch() {
+            let reason =
+                format!("{} is a batch, which has no output; use `get_batch`", quote(&self.workflow_id()));
+            return Err(Error::Invalid { input: "workflow_id", reason });
         }
         let execution = Box::pin(self.engine().wait_ended_or_parked(self.key)).await?;
         if execution.is_parked {

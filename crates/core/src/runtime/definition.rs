@@ -59,15 +59,17 @@ impl Definition {
         self.code == CodeLocation::OtherProgram
     }
 
-    /// Returns an error if `existing`, which has the workflow_id of a start, is of another workflow or has another
-    /// input.
+    /// Returns an error if `existing`, which has the workflow_id of a start, is a batch, is of another workflow or has
+    /// another input.
     pub(crate) fn check_same_start(
         &self,
         existing: &ExistingExecution,
         workflow_id: Option<&str>,
         fingerprint: Option<u64>,
     ) -> Result<(), Error> {
-        let reason = if *existing.workflow != *self.name {
+        let reason = if existing.key.is_batch() {
+            "it belongs to a batch, not to an execution".to_owned()
+        } else if *existing.workflow != *self.name {
             format!("it belongs to an execution of workflow {:?}, not {:?}", &*existing.workflow, &*self.name)
         } else if existing.fingerprint.is_some() && existing.fingerprint != fingerprint {
             format!("it belongs to an execution of {:?} with another input", &*self.name)

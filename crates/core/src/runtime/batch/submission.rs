@@ -76,6 +76,10 @@ pub(crate) struct BatchSubmission<'s> {
     is_compared: bool,
     /// Whether the batch existed before, perhaps with these bundles.
     is_continued: bool,
+    /// The number of items that earlier submissions have submitted; `None` until it is read.
+    known_items: Option<u64>,
+    /// Whether the inputs are the same as those of all these items.
+    is_same: bool,
     /// The inputs of the next bundle.
     inputs: PackedInputs,
     /// The given fingerprints of these inputs, with the positions of the inputs in the bundle.
@@ -190,6 +194,8 @@ impl<'s> BatchSubmission<'s> {
             batch,
             is_compared: false,
             is_continued: false,
+            known_items: None,
+            is_same: false,
             inputs: PackedInputs::default(),
             given_fingerprints: Vec::new(),
             fingerprint: 0,
@@ -244,13 +250,41 @@ impl<'s> BatchSubmission<'s> {
     ) -> Result<u64, Error> {
         let staged = self.stage_inputs(inputs).await;
         let staged = staged.and(self.stage_prepared());
+        let confirmed = self.confirm_all().await;
+        staged.and(confirmed).map(|()| self.bundled)
+    }
+
+    /// Waits until all staged bundles are durable, also after an error. Returns the first error.
+    async fn confirm_all(&mut self) -> Result<(), Error> {
+        let mut result = Ok(());
         while let Some(oldest) = self.in_flight.pop_front() {
             let confirmed = self.confirm(oldest).await;
-            if staged.is_ok() {
-                confirmed?;
-            }
+            result = result.and(confirmed);
         }
-        staged.map(|()| self.bundled)
+        result
+    }
+
+    /// Returns the number of items that earlier submissions of a continued batch have submitted.
+    async fn known_items(&mut self) -> Result<u64, Error> {
+        if let Some(known) = self.known_items {
+            return Ok(known);
+        }
+        let (engine, batch) = (self.engine, self.batch);
+        let items = engine.query_with_retry(async || Ok(engine.store.batch_items(batch).await?)).await?;
+        let known = items.bundles.iter().map(|(_, bundled)| bundled.items).sum();
+        self.known_items = Some(known);
+        Ok(known)
+    }
+
+    /// Waits until the inputs are known to be the same as those of earlier submissions, before the first bundle behind
+    /// them is staged. So a submission with other inputs adds nothing to the batch.
+    async fn compare_known_items(&mut self) -> Result<(), Error> {
+        if self.is_continued && !self.is_same && self.bundled >= self.known_items().await? {
+            self.stage_prepared()?;
+            self.confirm_all().await?;
+            self.is_same = true;
+        }
+        Ok(())
     }
 
     /// Stages the bundles of all inputs.
@@ -325,6 +359,7 @@ impl<'s> BatchSubmission<'s> {
 
     /// Prepares the Start of the next bundle. Waits until not too many bundles are under way.
     async fn stage_bundle(&mut self) -> Result<(), Error> {
+        self.compare_known_items().await?;
         let engine = self.engine;
         let count = self.inputs.count();
         let first_item = self.bundled as u32;
@@ -441,7 +476,10 @@ impl<'s> BatchSubmission<'s> {
     }
 
     /// Closes the batch with this number of items.
-    pub(crate) async fn close(&self, item_count: u64) -> Result<(), Error> {
+    pub(crate) async fn close(&mut self, item_count: u64) -> Result<(), Error> {
+        if self.is_continued && item_count < self.known_items().await? {
+            return Err(self.other_count(item_count));
+        }
         let engine = self.engine;
         let close = Write::CloseBatch(CloseBatch { batch: self.batch, item_count });
         let staged = engine.stage_unowned(self.batch, close);
@@ -453,12 +491,16 @@ impl<'s> BatchSubmission<'s> {
                 engine.stage_unowned(self.batch, Write::Wake(self.batch));
                 Ok(())
             }
-            Outcome::NotFound => Err(self.conflict(format!(
-                "it belongs to a batch that was cancelled, or that was submitted with another number of items than \
-                 {item_count}"
-            ))),
+            Outcome::NotFound => Err(self.other_count(item_count)),
             _ => Err(engine.dropped_write_error()),
         }
+    }
+
+    fn other_count(&self, item_count: u64) -> Error {
+        self.conflict(format!(
+            "it belongs to a batch that was cancelled, or that was submitted with another number of items than \
+             {item_count}"
+        ))
     }
 }
 
