@@ -172,8 +172,8 @@ class Client:
         `batch_id` continues it.
 
         Args:
-            workflow: The workflow. Its options `queue`, `key`, `priority` and `attributes` apply to the
-                batch; other options are not allowed.
+            workflow: The workflow. Its options `run_timeout`, `queue`, `key`, `priority` and `attributes`
+                apply to the batch; other options are not allowed.
             inputs: The tuples of arguments by position, one tuple for each item: any iterable. A batch has
                 at most 2,147,483,647 items.
             options: The options of the batch, which take precedence over those of the workflow; none by
@@ -186,10 +186,10 @@ class Client:
             WorkflowIdConflict: The batch_id belongs to an execution, to a cancelled batch, or to a batch of
                 another workflow or with other inputs. The message names the first item that differs.
             EncodeError: An argument cannot be recorded. The message names the item.
-            InvalidArgument: An item is no tuple, an option is not allowed here, or an argument is larger than
-                `value_limit`.
-            TypeError: The workflow does not take the arguments of an item, which the message names; or the
-                inputs are not iterable.
+            InvalidArgument: An item is no tuple, the workflow has an option that is not allowed here, or an
+                argument is larger than `value_limit`.
+            TypeError: The workflow does not take the arguments of an item, which the message names; the
+                inputs are not iterable; or `options` has a name that is no option of batches.
             Exception: The exception that the iterable has raised.
             Error: See `Client.start`.
         """

@@ -87,6 +87,7 @@ class Operations:
 
     def get_many(self, workflow_ids: Iterable[str]) -> PendingReply[builtins.list[ExecutionOutcome | None]]:
         """Finds many executions, with their outcomes."""
+        bounds.refuse_text("workflow_ids", workflow_ids)
         ids = builtins.list(workflow_ids)
         for workflow_id in ids:
             bounds.check_storable_text("workflow_id", workflow_id)
@@ -96,6 +97,7 @@ class Operations:
         self, attribute: str, values: Iterable[str], limit: int
     ) -> PendingReply[builtins.list[builtins.list[ExecutionOutcome]]]:
         """Finds the newest executions with each value of an attribute, with their outcomes."""
+        bounds.refuse_text("values", values)
         texts = builtins.list(values)
         check_attribute_name("attribute", attribute)
         for value in texts:

@@ -212,7 +212,8 @@ def record_of(shown: Any) -> Record:
     """Converts the reply of the native engine's `show` to a record."""
     row, arguments, outcome, checkpoints, attempts = shown
     execution = execution_of(row)
-    args, kwargs = arguments_of(readable(arguments))
+    # a batch has no arguments of its own
+    args, kwargs = arguments_of(readable(arguments)) if arguments else ((), {})
     value = readable(outcome)
     is_output = execution.status == Status.COMPLETED
     return Record(

@@ -54,6 +54,18 @@ def checked_grace(value: Any) -> float:
     return min(to_seconds("grace", value, 0), TIMEOUT_MAX)
 
 
+def refuse_text(what: str, values: Any) -> None:
+    """Refuses a text where several texts are expected: it would be taken as its characters.
+
+    Raises:
+        InvalidArgument: The values are a text.
+    """
+    if isinstance(values, str):
+        raise InvalidArgument(
+            f"{what} is the text {short_repr(values)}, and must be several: [{short_repr(values)}]"
+        )
+
+
 def check_count(what: str, value: Any, minimum: int, maximum: int = sys.maxsize) -> None:
     """Checks that a value is a whole number within its bounds.
 

@@ -415,6 +415,11 @@ def test_many_executions_are_found(url: str) -> None:
             engine.get_many(["a\0b"])
         with pytest.raises(InvalidArgument, match="workflow_id"):
             engine.get_many([7])  # type: ignore[list-item]
+        with pytest.raises(InvalidArgument, match=r"workflow_ids is the text 'many#1', and must be several"):
+            engine.get_many("many#1")
+        assert engine.show("many").args == ()
+        with pytest.raises(InvalidArgument, match="get_batch"):
+            engine.get("many").result()
 
 
 @workflow

@@ -115,6 +115,7 @@ def test_executions_are_found_by_values_of_an_attribute_async(sqlite_url: str) -
         ("a", ["x\0"], 1, "a value of the attribute"),
         ("a", ["x" * 1_025], 1, "a value of the attribute"),
         ("a", [None], 1, "a value of the attribute is None"),
+        ("a", "x", 1, "values is the text 'x', and must be several"),
         ("a", ["x"], 0, "limit is 0"),
         ("a", ["x"], True, "limit is True"),
     ],

@@ -60,7 +60,7 @@ pub(crate) struct SubmitBatchArgs {
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_attribute)]
     attribute: Vec<(String, String)>,
     /// Each line has the arguments of a Python function: an array of the arguments by position, or an object of the
-    /// arguments by name.
+    /// arguments by name. Needed for workflows of Python programs, except graphs.
     #[arg(long)]
     arguments: bool,
 }
