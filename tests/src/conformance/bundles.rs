@@ -663,6 +663,8 @@ async fn retried_item_overrides_its_packed_failure(fixture: &dyn StoreFixture) {
     assert_eq!((counts.ended.completed, counts.ended.failed), (2, 1));
     let record = worker.record(batch.bundle(2)).await.bundle.unwrap();
     assert_eq!(record.promoted, [1]);
+    let counted = worker.store.list(&Filter { limit: 0, ..Filter::default() }).await.unwrap();
+    assert_eq!(counted.total, Some(2), "the batch and the retried item");
 }
 
 /// Two processes that append to one batch at once never create overlapping bundles.

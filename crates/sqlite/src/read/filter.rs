@@ -5,7 +5,7 @@ use stepfast_core::store::Filter;
 
 /// The condition that a key is not that of a bundle: by the variant bits of byte 8, and the number in bytes 10 to 13; see
 /// [`Key::last_index`](stepfast_core::Key::last_index).
-const IS_NO_BUNDLE: &str =
+pub(super) const IS_NO_BUNDLE: &str =
     "(substr(key, 9, 1) < x'c0' OR substr(key, 11, 4) < x'80000000' OR substr(key, 11, 4) = x'ffffffff')";
 
 /// The SQL conditions of a filter, and the values of their parameters.

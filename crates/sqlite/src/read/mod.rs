@@ -22,7 +22,7 @@ use crate::database::Database;
 use crate::error::{DbError, DbResult};
 use crate::fork::SqliteUse;
 use crate::read::batches::load_bundle;
-use crate::read::filter::FilterConditions;
+use crate::read::filter::{FilterConditions, IS_NO_BUNDLE};
 use crate::rows::batches::range_bytes;
 use crate::rows::payloads::fetch_payload;
 use crate::rows::{
@@ -129,9 +129,12 @@ impl Database {
                 (" JOIN attributes AS a ON a.execution = executions.key", "a.execution")
             };
             if filter.limit == 0 && conditions.is_empty() {
-                // the counts of whole tables are fast
-                let sql = "SELECT (SELECT count(*) FROM executions) - (SELECT count(*) FROM bundles)";
-                let total: i64 = conn.query_row(sql, [], |row| row.get(0))?;
+                // the counts of whole tables are fast; a retried item has a row in both
+                let sql = format!(
+                    "SELECT (SELECT count(*) FROM executions)
+                            - (SELECT count(*) FROM bundles WHERE NOT {IS_NO_BUNDLE})"
+                );
+                let total: i64 = conn.query_row(&sql, [], |row| row.get(0))?;
                 return Ok(Page { executions: Vec::new(), total: Some(total as u64) });
             }
             if conn.prepare_cached("SELECT 1 FROM bundles")?.exists([])? {
