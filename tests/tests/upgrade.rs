@@ -315,8 +315,12 @@ async fn idle(mut deployment: Deployment) -> Deployment {
         deployment
             .expect(deployment.workers[client].exit_line.is_none(), || "the client has ended".to_owned());
     }
-    migrate(&mut deployment);
+    let migration = migrate(&mut deployment);
     expect_ends(&mut deployment, &[client], &OUTDATED).await;
+    // a first worker ends if the client has not left in time, and is started again
+    if deployment.is_sqlite() && deployment.workers[migration].exit_line.is_some() {
+        migrate(&mut deployment);
+    }
     until_migrated(&mut deployment).await;
     run_later_processes(&mut deployment).await;
     deployment

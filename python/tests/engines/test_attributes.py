@@ -88,7 +88,7 @@ def test_executions_are_found_by_values_of_an_attribute(url: str) -> None:
         assert ids == [["n5", "n3"], [], ["n4", "n2"], ["n5", "n3"]]
         assert [it.output for it in found[0]] == [5, 3]
         assert len(engine.find("customer", ["0"])[0]) == 3
-        engine.run(return_text.options(attributes={"customer": "large"}), "x" * 200_000)
+        engine.run(return_customer_text.options(attributes={"customer": "large"}), "x" * 200_000)
         [[large]] = engine.find("customer", ["large"])
         assert large.output == "x" * 200_000
         assert engine.find("customer", []) == []
@@ -98,7 +98,7 @@ def test_executions_are_found_by_values_of_an_attribute_async(sqlite_url: str) -
     async def main() -> None:
         async with AsyncEngine(sqlite_url) as engine:
             with pytest.raises(ValueError, match="3"):
-                await engine.run(fail_always.options(attributes=ACME_ATTRIBUTES), 3)
+                await engine.run(fail_for_customer.options(attributes=ACME_ATTRIBUTES), 3)
             [[failed], none] = await engine.find("customer", ["acme", "acm"])
             assert isinstance(failed.error, ValueError) and failed.execution.status == "failed"
             assert none == []
@@ -129,12 +129,12 @@ def test_invalid_searches_by_attributes_are_refused(
 
 
 @workflow
-def return_text(text: str) -> str:
+def return_customer_text(text: str) -> str:
     return text
 
 
 @workflow
-async def fail_always(x: int) -> int:
+async def fail_for_customer(x: int) -> int:
     raise ValueError(x)
 
 
