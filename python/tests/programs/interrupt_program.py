@@ -5,10 +5,14 @@ end.
 """
 
 import os
+import select
 import signal
+import socket
 import sys
 
 from stepfast import Engine, step, workflow
+
+signalled, signals = socket.socketpair()
 
 
 @step
@@ -21,8 +25,9 @@ def block_until_signal() -> int:
     if sys.argv[2] != "-":
         with open(sys.argv[2], "w") as pipe:
             pipe.write(f"{os.getpid()}\n")
+        # `signal.pause` would miss a signal that arrives just before it
         while True:
-            signal.pause()
+            select.select([signalled], [], [])
     return os.getpid()
 
 
@@ -32,6 +37,8 @@ def calls_blocking_step() -> list[int]:
 
 
 if __name__ == "__main__":
+    signals.setblocking(False)
+    signal.set_wakeup_fd(signals.fileno())
     engine = Engine(sys.argv[1])
     try:
         print(*engine.run(calls_blocking_step.options(workflow_id="interrupted")))
