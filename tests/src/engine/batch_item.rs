@@ -178,6 +178,14 @@ async fn suspended_item_is_cancelled_at_the_end_of_its_run_timeout(fixture: &dyn
         open_engine(fixture, |b| b.register(&sleeper).suspend_after(Duration::from_millis(1))).await;
     let batch =
         engine.submit_batch(&sleeper, [0, 3_600_000]).batch_id("b").run_timeout(TIMEOUT).await.unwrap();
+    let row = loop {
+        let row = engine.show("b#1").await.unwrap().execution;
+        if row.status == Status::Waiting || row.status.is_terminal() {
+            break row;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert!(row.deadline_at.is_some() && row.run_timeout.is_none(), "{row:?}");
     assert_eq!(ended(&batch).await, EndedItems { completed: 1, failed: 0, cancelled: 1 });
     assert_expired(&engine, "b#1").await;
     shut_down(engine).await;
