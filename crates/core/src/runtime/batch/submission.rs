@@ -271,7 +271,7 @@ impl<'s> BatchSubmission<'s> {
         }
         let (engine, batch) = (self.engine, self.batch);
         let items = engine.query_with_retry(async || Ok(engine.store.batch_items(batch).await?)).await?;
-        let known = items.bundles.iter().map(|(_, bundled)| bundled.items).sum();
+        let known = items.counts().submitted;
         self.known_items = Some(known);
         Ok(known)
     }
