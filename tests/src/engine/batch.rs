@@ -41,6 +41,7 @@ super::cases![
     cancel_reaches_promoted_items,
     batch_ends_on_another_engine,
     failed_items_are_retried,
+    retried_items_are_cancelled_after_the_end_of_their_batch,
     retried_item_keeps_its_other_steps,
 ];
 
@@ -615,6 +616,33 @@ async fn failed_items_are_retried(fixture: &dyn StoreFixture) {
     assert_eq!(outputs(&batch).await, (0..1_200).collect::<Vec<u32>>());
     assert_eq!(batch.retry_failed().await.unwrap(), 0);
     assert!(engine.show("b#10").await.unwrap().execution.run_no > 1);
+    shut_down(engine).await;
+}
+
+async fn retried_items_are_cancelled_after_the_end_of_their_batch(fixture: &dyn StoreFixture) {
+    let has_failed = Latch::new();
+    let workflow = {
+        let has_failed = has_failed.clone();
+        Workflow::new("w", move |_: Context, x: u32| {
+            let has_failed = has_failed.clone();
+            async move {
+                if has_failed.is_open() {
+                    std::future::pending::<()>().await;
+                }
+                if x < 3 { Err(Failure::new("broken")) } else { Ok(x) }
+            }
+        })
+    };
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
+    let batch = engine.submit_batch(&workflow, 0..5).await.unwrap();
+    assert_eq!(ended(&batch).await, EndedItems { completed: 2, failed: 3, cancelled: 0 });
+    let too_late = RequestResult::NotApplicable(Status::Completed);
+    assert_eq!(batch.cancel().await.unwrap(), too_late);
+    has_failed.open();
+    assert_eq!(batch.retry_failed().await.unwrap(), 3);
+    assert_ne!(batch.cancel().await.unwrap(), too_late);
+    assert_eq!(ended(&batch).await, EndedItems { completed: 2, failed: 0, cancelled: 3 });
+    assert_eq!(batch.cancel().await.unwrap(), too_late);
     shut_down(engine).await;
 }
 

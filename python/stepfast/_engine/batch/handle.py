@@ -141,10 +141,11 @@ class BatchHandle(Generic[R]):
     def cancel(self) -> bool:
         """Requests the cancellation of the batch: all items that have not ended end as `cancelled`.
 
-        The request is durable when the call returns. A cancelled batch takes no further items.
+        The request is durable when the call returns. A cancelled batch takes no further items. Once the batch has ended,
+        the call cancels the items that are being retried.
 
         Returns:
-            False if the batch had ended before.
+            False if the batch had ended before, and no item is being retried.
         """
         forbid_in_workflow("batch.cancel")
         is_done: bool = wait_for_call(self._native.cancel(None))

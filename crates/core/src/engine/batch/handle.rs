@@ -65,10 +65,15 @@ impl<O> BatchHandle<O> {
         self.batch.wait().await
     }
 
-    /// Cancels the batch: items that have not ended end as `cancelled`. In all other respects like
-    /// [`Engine::cancel`](crate::Engine::cancel).
+    /// Cancels the batch: items that have not ended end as `cancelled`. Once the batch has ended, the method cancels
+    /// [retried](Self::retry_failed) items. In all other respects like [`Engine::cancel`](crate::Engine::cancel).
     pub async fn cancel(&self) -> Result<RequestResult, Error> {
-        self.handle().cancel().await
+        let result = self.handle().cancel().await?;
+        let retried = match result {
+            RequestResult::NotApplicable(Status::Completed) => self.cancel_retried().await?,
+            _ => None,
+        };
+        Ok(retried.unwrap_or(result))
     }
 }
 
