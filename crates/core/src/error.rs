@@ -103,14 +103,13 @@ pub enum Error {
         /// The name of the queue.
         queue: String,
     },
-    /// The workflow_id belongs to an execution of another workflow, or with another input.
+    /// The workflow_id or batch_id belongs to an execution or a batch of another workflow, or with another input.
     #[error(
-        "workflow_id {} is taken: {reason}; use another workflow_id, or start the same workflow with the same input to \
-         get a handle to the first execution",
+        "id {} is taken: {reason}; use another id, or the same workflow and input to get a handle to what has the id",
         quote(workflow_id)
     )]
     Conflict {
-        /// The requested workflow_id.
+        /// The requested workflow_id or batch_id.
         workflow_id: String,
         /// The difference from the existing execution.
         reason: String,

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use crate::error::Error;
 use crate::key::Key;
 use crate::payload::FromPayload;
-use crate::runtime::inner::EngineInner;
+use crate::runtime::inner::{EngineInner, missing_error};
 use crate::runtime::outcome::{decode_outcome, parked_error};
 use crate::runtime::run::{Conclusion, Run};
 use crate::store::{RequestKind, RequestResult, Status};
@@ -102,7 +102,7 @@ impl<O> Handle<O> {
         let engine = self.engine();
         engine.check_open()?;
         let result = engine.request_by_key(self.key, kind).await?;
-        result.ok_or_else(|| Error::NotFound { workflow_id: self.workflow_id() })
+        result.ok_or_else(|| missing_error(self.key, self.workflow_id()))
     }
 }
 

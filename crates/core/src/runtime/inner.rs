@@ -188,17 +188,7 @@ impl EngineInner {
     pub(crate) async fn request(&self, workflow_id: &str, kind: RequestKind) -> Result<RequestResult, Error> {
         self.check_open()?;
         let key = self.find(workflow_id, Detail::Outcome).await?.execution.key;
-        let result = self.request_by_key(key, kind).await?;
-        result.ok_or_else(|| match key.item_index() {
-            None => Error::NotFound { workflow_id: workflow_id.to_owned() },
-            Some(_) => Error::Invalid {
-                input: "workflow_id",
-                reason: format!(
-                    "{} runs together with other items of its batch: it can be cancelled, but not paused",
-                    quote(workflow_id)
-                ),
-            },
-        })
+        self.request_by_key(key, kind).await?.ok_or_else(|| missing_error(key, workflow_id.to_owned()))
     }
 
     /// Does the same as [`request`](Self::request), by key. Returns `None` if the execution does not exist.
@@ -244,4 +234,16 @@ impl EngineInner {
             _ => Err(self.dropped_write_error()),
         }
     }
+}
+
+/// Returns the error for an execution to which a request found no row.
+pub(crate) fn missing_error(key: Key, workflow_id: String) -> Error {
+    if key.item_index().is_none() {
+        return Error::NotFound { workflow_id };
+    }
+    let reason = format!(
+        "{} runs together with other items of its batch: it can be cancelled, but not paused",
+        quote(&workflow_id)
+    );
+    Error::Invalid { input: "workflow_id", reason }
 }
