@@ -147,11 +147,11 @@ async fn bundle_beyond_the_end_of_a_closed_batch_does_not_fit(fixture: &dyn Stor
     let (starts_closed, closed_later) = (Key::mint_batch(0), Key::mint_batch(0));
     worker.apply(vec![closed_batch(starts_closed, 15), open_batch(closed_later)]).await;
     worker.apply(vec![bundle(starts_closed, 0, 10), bundle(closed_later, 0, 10)]).await;
+    assert_eq!(worker.commit_one(bundle(starts_closed, 10, 6)).await, Outcome::NotFound);
+    worker.apply(vec![bundle(closed_later, 10, 5), bundle(starts_closed, 10, 5)]).await;
     worker.apply(vec![close_batch(closed_later, 15)]).await;
     for batch in [starts_closed, closed_later] {
-        assert_eq!(worker.commit_one(bundle(batch, 10, 6)).await, Outcome::NotFound);
-        let outcomes = worker.commit(vec![bundle(batch, 10, 5), bundle(batch, 15, 1)]).await;
-        assert_eq!(outcomes, [Outcome::Applied, Outcome::NotFound]);
+        assert_eq!(worker.commit_one(bundle(batch, 15, 1)).await, Outcome::NotFound);
     }
 }
 
@@ -282,7 +282,12 @@ async fn batch_is_closed_once(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.second_store().await).await;
     let (open, closed) = (Key::mint_batch(0), Key::mint_batch(0));
-    worker.apply(vec![open_batch(open), closed_batch(closed, 4), bundle(open, 0, 2)]).await;
+    worker.apply(vec![open_batch(open), closed_batch(closed, 4)]).await;
+    worker.apply(vec![bundle(open, 0, 2), bundle(open, 2, 2)]).await;
+    for item_count in [0, 2, 5] {
+        assert_eq!(other.commit_one(close_batch(open, item_count)).await, Outcome::NotFound);
+        assert_eq!(worker.store.batch_items(open).await.unwrap().closed_with, None);
+    }
     for batch in [open, closed] {
         worker.apply(vec![close_batch(batch, 4)]).await;
         assert_eq!(worker.store.batch_items(batch).await.unwrap().closed_with, Some(4));

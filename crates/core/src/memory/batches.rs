@@ -42,17 +42,17 @@ impl Tables {
     }
 
     pub(super) fn apply_close_batch(&mut self, close: &CloseBatch, counters: &Counters) -> Outcome {
-        let count = match self.batches.get_mut(&close.batch) {
-            Some(open @ None) => {
-                *open = Some(close.item_count);
-                counters.add_updated(Table::Batches, 1);
-                Some(close.item_count)
-            }
-            Some(closed) => *closed,
-            None if self.executions.contains_key(&close.batch) => Some(self.bundled_items(close.batch)),
-            None => None,
-        };
-        if count == Some(close.item_count) { Outcome::Applied } else { Outcome::NotFound }
+        let CloseBatch { batch, item_count } = *close;
+        let closed_with = self.batches.get(&batch).copied().flatten();
+        let known = closed_with.unwrap_or_else(|| self.bundled_items(batch));
+        if known != item_count || !self.executions.contains_key(&batch) {
+            return Outcome::NotFound;
+        }
+        if let Some(open @ None) = self.batches.get_mut(&batch) {
+            *open = Some(item_count);
+            counters.add_updated(Table::Batches, 1);
+        }
+        Outcome::Applied
     }
 
     /// Returns the number of items in the bundles of a batch.

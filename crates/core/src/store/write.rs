@@ -366,8 +366,8 @@ pub struct DeleteChunks {
 
 /// The Write that closes a batch.
 ///
-/// Guard: the batch is open, or has this number of items already, whether or not it has ended; otherwise the outcome is
-/// [`Outcome::NotFound`].
+/// Guard: the batch is open and its bundles have this number of items, or it is closed or has ended with this number;
+/// otherwise the outcome is [`Outcome::NotFound`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CloseBatch {
     /// The key of the batch.

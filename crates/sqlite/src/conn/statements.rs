@@ -405,7 +405,7 @@ impl Sql {
             Sql::Workers => "SELECT worker_id FROM workers",
             Sql::InsertBatch => "INSERT INTO batches (key, item_count) VALUES (?1, ?2)",
             Sql::UnfinishedBatch => "SELECT item_count FROM batches WHERE key = ?1",
-            Sql::CloseBatch => "UPDATE batches SET item_count = ?2 WHERE key = ?1 AND item_count IS NULL",
+            Sql::CloseBatch => include_str!("../../queries/close_batch.sql"),
             Sql::CloseBatchAgain => include_str!("../../queries/close_batch_again.sql"),
             Sql::ClosedBatches => "SELECT key FROM batches WHERE item_count IS NOT NULL",
             Sql::HasUnfinished => {

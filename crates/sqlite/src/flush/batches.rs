@@ -152,13 +152,12 @@ impl<'f> FlushApplier<'_, 'f> {
 
     pub(super) fn close_batch(&mut self, close: &CloseBatch) -> DbResult<Outcome> {
         let (id, item_count) = (key_bytes(&close.batch), close.item_count as i64);
-        if self.sql.update(Table::Batches, Sql::CloseBatch, (id, item_count))? > 0 {
-            return Ok(Outcome::Applied);
-        }
         let bundles = close.batch.bundles();
         let (first, last) = range_bytes(&bundles);
-        let has_this_count = self.sql.exists(Sql::CloseBatchAgain, (id, item_count, first, last))?;
-        Ok(if has_this_count { Outcome::Applied } else { Outcome::NotFound })
+        let params = (id, item_count, first, last);
+        let is_closed = self.sql.update(Table::Batches, Sql::CloseBatch, params)? > 0
+            || self.sql.exists(Sql::CloseBatchAgain, params)?;
+        Ok(if is_closed { Outcome::Applied } else { Outcome::NotFound })
     }
 
     /// Applies the Wake of a batch.

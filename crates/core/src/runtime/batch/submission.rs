@@ -477,9 +477,6 @@ impl<'s> BatchSubmission<'s> {
 
     /// Closes the batch with this number of items.
     pub(crate) async fn close(&mut self, item_count: u64) -> Result<(), Error> {
-        if self.is_continued && item_count < self.known_items().await? {
-            return Err(self.other_count(item_count));
-        }
         let engine = self.engine;
         let close = Write::CloseBatch(CloseBatch { batch: self.batch, item_count });
         let staged = engine.stage_unowned(self.batch, close);
