@@ -55,7 +55,7 @@ pub use attributes::Attributes;
 pub use clock::Timestamp;
 pub use commit::LaneLoad;
 pub use engine::Engine;
-pub use engine::batch::{BatchBuilder, BatchHandle, BatchInput, ItemResult};
+pub use engine::batch::{BatchBuilder, BatchHandle, BatchInput, ItemResult, PackInput};
 pub use engine::builder::EngineBuilder;
 pub use engine::bulk::BulkResult;
 pub use engine::client::Client;

@@ -108,11 +108,14 @@ impl Payload {
     pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Self, Error> {
         let mut bytes: SmallVec<[u8; 128]> = SmallVec::new();
         bytes.push(MESSAGE_PACK);
-        rmp_serde::encode::write_named(&mut bytes, value).map_err(|error| Error::Encode {
-            type_name: std::any::type_name::<T>(),
-            reason: error.to_string(),
-        })?;
+        rmp_serde::encode::write_named(&mut bytes, value).map_err(encode_error::<T>)?;
         Ok(Self::in_place(&bytes).unwrap_or_else(|| Self(PayloadRepr::Shared(bytes.into_vec().into()))))
+    }
+
+    /// Appends the bytes of the payload that [`encode`](Self::encode) returns. After an error, some bytes may be appended.
+    pub(crate) fn encode_to<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, value: &T) -> Result<(), Error> {
+        bytes.push(MESSAGE_PACK);
+        rmp_serde::encode::write_named(bytes, value).map_err(encode_error::<T>)
     }
 
     /// Decodes the value; returns [`Error::Decode`] if the bytes do not contain a `T`.
@@ -260,8 +263,16 @@ impl Payload {
 
     /// Returns eight bytes that distinguish values: a hash of the encoding with all maps sorted.
     pub fn fingerprint(&self) -> u64 {
-        let encoded = self.as_message_pack().and_then(|bytes| canonical::hash(bytes, MAX_DEPTH));
-        encoded.unwrap_or_else(|| xxh3_64(self.as_bytes()))
+        Self::fingerprint_of(self.as_bytes())
+    }
+
+    /// Returns the [fingerprint](Self::fingerprint) of the payload with these bytes.
+    pub(crate) fn fingerprint_of(bytes: &[u8]) -> u64 {
+        let hash = match bytes {
+            [MESSAGE_PACK, encoded @ ..] => canonical::hash(encoded, MAX_DEPTH),
+            _ => None,
+        };
+        hash.unwrap_or_else(|| xxh3_64(bytes))
     }
 
     /// Returns the [fingerprint](Self::fingerprint) of a value without maps, whose encoding needs no sorting.
@@ -275,6 +286,10 @@ impl Payload {
         let (&MESSAGE_PACK, mut bytes) = self.as_bytes().split_first()? else { return None };
         read_value_with_max_depth(&mut bytes, MAX_DEPTH).ok()
     }
+}
+
+fn encode_error<T: ?Sized>(error: rmp_serde::encode::Error) -> Error {
+    Error::Encode { type_name: std::any::type_name::<T>(), reason: error.to_string() }
 }
 
 /// Returns a description of a value's kind.

@@ -123,6 +123,11 @@ impl Lane {
         }
     }
 
+    /// Whether the committer has nothing to write, and waits.
+    pub(crate) fn is_committer_idle(&self) -> bool {
+        self.staging().is_committer_idle()
+    }
+
     fn stage_with(
         &self,
         mut staged: Staged,

@@ -22,7 +22,8 @@ use crate::engine::submission::{ArcRef, Submission};
 use crate::error::Error;
 use crate::payload::Payload;
 pub use crate::runtime::batch::results::ItemResult;
-pub use crate::runtime::batch::submission::BatchInput;
+use crate::runtime::batch::submission::UnencodedInput;
+pub use crate::runtime::batch::submission::{BatchInput, PackInput};
 use crate::runtime::definition::Definition;
 use crate::runtime::start::option_methods::start_option_methods;
 use crate::runtime::start::options::StartOptions;
@@ -55,13 +56,12 @@ impl Engine {
         &'e self,
         workflow: &'e Workflow<I, O>,
         inputs: S,
-    ) -> BatchBuilder<'e, impl Stream<Item = Result<BatchInput, Error>> + Send + use<'e, I, O, S>, O>
+    ) -> BatchBuilder<'e, impl Stream<Item: PackInput> + Send + use<'e, I, O, S>, O>
     where
         I: Serialize,
         S: IntoIterator<Item = I, IntoIter: Send>,
     {
-        let inputs =
-            stream::iter(inputs.into_iter().map(|input| Payload::encode(&input).map(BatchInput::from)));
+        let inputs = stream::iter(inputs.into_iter().map(UnencodedInput));
         BatchBuilder::new(self, workflow, inputs, true)
     }
 
@@ -71,13 +71,13 @@ impl Engine {
         &'e self,
         workflow: &'e Workflow<I, O>,
         inputs: S,
-    ) -> BatchBuilder<'e, impl Stream<Item = Result<BatchInput, Error>> + Send + use<'e, I, O, S>, O>
+    ) -> BatchBuilder<'e, impl Stream<Item: PackInput> + Send + use<'e, I, O, S>, O>
     where
         I: Serialize,
         S: Stream<Item = Result<I, Error>> + Send,
     {
         use futures_util::StreamExt;
-        let inputs = inputs.map(|input| Payload::encode(&input?).map(BatchInput::from));
+        let inputs = inputs.map(|input| input.map(UnencodedInput));
         BatchBuilder::new(self, workflow, inputs, false)
     }
 
@@ -134,7 +134,7 @@ impl<'e, S, O> BatchBuilder<'e, S, O> {
 
 impl<'e, S, O> IntoFuture for BatchBuilder<'e, S, O>
 where
-    S: Stream<Item = Result<BatchInput, Error>> + Send + 'e,
+    S: Stream<Item: PackInput> + Send + 'e,
     O: Send + 'e,
 {
     type Output = Result<BatchHandle<O>, Error>;

@@ -8,13 +8,13 @@ use super::BatchHandle;
 use crate::engine::submission::Submission;
 use crate::error::Error;
 use crate::name_checks::check_new_id;
-use crate::runtime::batch::submission::{BatchInput, BatchSubmission, BatchTemplate, check_count};
+use crate::runtime::batch::submission::{BatchSubmission, BatchTemplate, PackInput, check_count};
 
 /// Submits a batch. `submission` has the batch's options, and no input. If `has_exact_size` is true, a size hint of the
 /// inputs that is exact is the number of items, so that the batch is closed from its beginning.
 pub(crate) async fn submit<O>(
     submission: Submission<'_>,
-    inputs: impl Stream<Item = Result<BatchInput, Error>>,
+    inputs: impl Stream<Item: PackInput>,
     has_exact_size: bool,
 ) -> Result<BatchHandle<O>, Error> {
     submission.check()?;

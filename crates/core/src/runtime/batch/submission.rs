@@ -8,6 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::stream::{Stream, StreamExt};
+use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::attributes::Attributes;
@@ -30,6 +31,32 @@ const BUNDLES_PER_FLUSH: usize = 32;
 /// Maximum size of the inputs of these bundles, in bytes; the last bundle may exceed it.
 const BYTES_PER_FLUSH: usize = 512 * 1024;
 
+/// Number of bundles that are staged together already while the lane is idle.
+const BUNDLES_FOR_IDLE_LANE: usize = 8;
+
+/// A value that becomes the input of an item.
+pub trait PackInput {
+    /// Adds the input to those of a bundle. Returns its fingerprint, or `None` for that of its bytes.
+    fn pack(self, inputs: &mut PackedInputs) -> Result<Option<u64>, Error>;
+}
+
+/// An input that is encoded when it is packed.
+#[derive(Debug)]
+pub(crate) struct UnencodedInput<I>(pub(crate) I);
+
+impl<I: Serialize> PackInput for UnencodedInput<I> {
+    fn pack(self, inputs: &mut PackedInputs) -> Result<Option<u64>, Error> {
+        inputs.push_with(|bytes| Payload::encode_to(bytes, &self.0))?;
+        Ok(None)
+    }
+}
+
+impl<T: PackInput> PackInput for Result<T, Error> {
+    fn pack(self, inputs: &mut PackedInputs) -> Result<Option<u64>, Error> {
+        self?.pack(inputs)
+    }
+}
+
 /// The input of an item.
 #[derive(Clone, Debug)]
 pub struct BatchInput {
@@ -42,9 +69,19 @@ pub struct BatchInput {
 impl BatchInput {
     /// Returns the fingerprint of this input and of those before it, which have the fingerprint `before`; 0 for none.
     pub(crate) fn fold_fingerprint(&self, before: u64) -> u64 {
-        let fingerprint = self.fingerprint.unwrap_or_else(|| self.payload.fingerprint());
-        xxh3_64([before, fingerprint].map(u64::to_be_bytes).as_flattened())
+        fold_fingerprint(before, self.fingerprint.unwrap_or_else(|| self.payload.fingerprint()))
     }
+}
+
+impl PackInput for BatchInput {
+    fn pack(self, inputs: &mut PackedInputs) -> Result<Option<u64>, Error> {
+        inputs.push(&self.payload);
+        Ok(self.fingerprint)
+    }
+}
+
+fn fold_fingerprint(before: u64, fingerprint: u64) -> u64 {
+    xxh3_64([before, fingerprint].map(u64::to_be_bytes).as_flattened())
 }
 
 impl From<Payload> for BatchInput {
@@ -246,7 +283,7 @@ impl<'s> BatchSubmission<'s> {
     /// Submits all inputs, and waits until their bundles are durable, also after an error. Returns the number of inputs.
     pub(crate) async fn submit_inputs(
         &mut self,
-        inputs: Pin<&mut impl Stream<Item = Result<BatchInput, Error>>>,
+        inputs: Pin<&mut impl Stream<Item: PackInput>>,
     ) -> Result<u64, Error> {
         let staged = self.stage_inputs(inputs).await;
         let staged = staged.and(self.stage_prepared());
@@ -290,27 +327,19 @@ impl<'s> BatchSubmission<'s> {
     /// Stages the bundles of all inputs.
     async fn stage_inputs(
         &mut self,
-        mut inputs: Pin<&mut impl Stream<Item = Result<BatchInput, Error>>>,
+        mut inputs: Pin<&mut impl Stream<Item: PackInput>>,
     ) -> Result<(), Error> {
-        while let Some(input) = self.next_input(&mut inputs).await? {
-            let index = self.bundled + u64::from(self.inputs.count());
-            check_count(index + 1)?;
-            let input = input.map_err(|error| name_item(error, index))?;
-            let payload = &input.payload;
-            let limit = self.engine.options.value_limit;
-            if payload.len() > limit {
-                let value = format!("the input of item {index} of the batch");
-                return Err(Error::TooLarge { value, size: payload.len(), limit });
-            }
-            let is_full = self.inputs.count() > 0 && self.inputs.len_with(payload.len()) > INLINE_LIMIT;
-            if is_full {
+        while let Some(given) = self.pack_next(&mut inputs).await? {
+            if self.inputs.count() > 1 && self.inputs.len() > INLINE_LIMIT {
+                let last = self.inputs.take_last();
                 self.stage_bundle().await?;
+                self.inputs = last;
             }
             if self.is_compared {
-                self.given_fingerprints.extend(input.fingerprint.map(|given| (self.inputs.count(), given)));
-                self.fingerprint = input.fold_fingerprint(self.fingerprint);
+                let fingerprint = given.unwrap_or_else(|| Payload::fingerprint_of(self.inputs.last()));
+                self.given_fingerprints.extend(given.map(|given| (self.inputs.count() - 1, given)));
+                self.fingerprint = fold_fingerprint(self.fingerprint, fingerprint);
             }
-            self.inputs.push(payload);
             // at once, so that the items are durable also if no further input can be read
             if self.inputs.count() == MAX_BUNDLE_ITEMS {
                 self.stage_bundle().await?;
@@ -322,16 +351,33 @@ impl<'s> BatchSubmission<'s> {
         Ok(())
     }
 
-    /// Returns the next input. While there is none yet, the prepared bundles are staged and flushed.
-    async fn next_input<S: Stream>(&mut self, inputs: &mut Pin<&mut S>) -> Result<Option<S::Item>, Error> {
+    /// Packs the next input. Returns its given fingerprint, if it has one; `None` after the last input. While there is no
+    /// input yet, the prepared bundles are staged and flushed.
+    async fn pack_next<S: Stream<Item: PackInput>>(
+        &mut self,
+        inputs: &mut Pin<&mut S>,
+    ) -> Result<Option<Option<u64>>, Error> {
         poll_fn(|cx| match inputs.poll_next_unpin(cx) {
-            Poll::Ready(input) => Poll::Ready(Ok(input)),
+            Poll::Ready(Some(input)) => Poll::Ready(self.pack(input).map(Some)),
+            Poll::Ready(None) => Poll::Ready(Ok(None)),
             Poll::Pending => match self.stage_prepared() {
                 Ok(()) => Poll::Pending,
                 Err(error) => Poll::Ready(Err(error)),
             },
         })
         .await
+    }
+
+    fn pack(&mut self, input: impl PackInput) -> Result<Option<u64>, Error> {
+        let index = self.bundled + u64::from(self.inputs.count());
+        check_count(index + 1)?;
+        let given = input.pack(&mut self.inputs).map_err(|error| name_item(error, index))?;
+        let (size, limit) = (self.inputs.last().len(), self.engine.options.value_limit);
+        if size > limit {
+            let value = format!("the input of item {index} of the batch");
+            return Err(Error::TooLarge { value, size, limit });
+        }
+        Ok(given)
     }
 
     /// Stages what is prepared, so that one flush contains it.
@@ -415,7 +461,10 @@ impl<'s> BatchSubmission<'s> {
         let given_fingerprints = std::mem::take(&mut self.given_fingerprints);
         let bundle = PreparedBundle { first_item, fingerprint, size, inputs, given_fingerprints };
         self.prepared.push((staged, Some(bundle)));
-        if fills_flush(self.prepared.iter().filter_map(|(_, bundle)| bundle.as_ref())) {
+        let prepared = || self.prepared.iter().filter_map(|(_, bundle)| bundle.as_ref());
+        // an idle lane writes these bundles while the next inputs are packed
+        let is_awaited = self.prepared.len() >= BUNDLES_FOR_IDLE_LANE && self.lane.is_committer_idle();
+        if is_awaited || fills_flush(prepared()) {
             self.stage_prepared()?;
             while fills_flush(self.in_flight.iter().map(|(_, bundle)| bundle).skip(1))
                 && let Some(oldest) = self.in_flight.pop_front()

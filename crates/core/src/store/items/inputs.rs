@@ -7,6 +7,8 @@ use crate::payload::Payload;
 #[derive(Debug, Default)]
 pub struct PackedInputs {
     bytes: Vec<u8>,
+    /// The position of the last input in the bytes.
+    last_start: usize,
     count: u32,
 }
 
@@ -16,12 +18,37 @@ const INPUT_HEAD_BYTES: usize = 4;
 impl PackedInputs {
     /// Adds an input.
     pub fn push(&mut self, input: &Payload) {
-        if self.bytes.is_empty() {
-            self.bytes.push(Payload::PACKED_INPUTS);
+        self.push_bytes(input.as_bytes());
+    }
+
+    fn push_bytes(&mut self, input: &[u8]) {
+        let Ok(()) = self.push_with(|bytes| {
+            bytes.extend_from_slice(input);
+            Ok::<_, std::convert::Infallible>(())
+        });
+    }
+
+    /// Adds the input whose bytes `append` appends. After an error, no input is added.
+    pub(crate) fn push_with<E>(
+        &mut self,
+        append: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let bytes = &mut self.bytes;
+        if bytes.is_empty() {
+            bytes.push(Payload::PACKED_INPUTS);
         }
-        self.bytes.extend_from_slice(&(input.len() as u32).to_be_bytes());
-        self.bytes.extend_from_slice(input.as_bytes());
+        let head = bytes.len();
+        bytes.extend_from_slice(&[0; INPUT_HEAD_BYTES]);
+        let start = bytes.len();
+        if let Err(error) = append(bytes) {
+            bytes.truncate(head);
+            return Err(error);
+        }
+        let len = (bytes.len() - start) as u32;
+        bytes[head..start].copy_from_slice(&len.to_be_bytes());
+        self.last_start = start;
         self.count += 1;
+        Ok(())
     }
 
     /// Returns the number of inputs.
@@ -29,15 +56,31 @@ impl PackedInputs {
         self.count
     }
 
-    /// Returns the length of the packed inputs after another one of `len` bytes, in bytes.
-    pub fn len_with(&self, len: usize) -> usize {
-        self.bytes.len().max(1) + INPUT_HEAD_BYTES + len
+    /// Returns the length of the packed inputs, in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Returns the bytes of the last input; none if there is no input.
+    pub(crate) fn last(&self) -> &[u8] {
+        &self.bytes[self.last_start..]
+    }
+
+    /// Takes the last input, which must exist, and leaves those before it.
+    pub(crate) fn take_last(&mut self) -> Self {
+        let mut last = Self::default();
+        last.push_bytes(self.last());
+        self.bytes.truncate(self.last_start - INPUT_HEAD_BYTES);
+        self.count -= 1;
+        last
     }
 
     /// Takes the packed inputs, and leaves none.
     pub fn take(&mut self) -> Payload {
-        self.count = 0;
-        Payload::from_bytes(std::mem::take(&mut self.bytes).into())
+        // the next inputs are probably as large
+        let next = Vec::with_capacity(self.bytes.len() + self.bytes.len() / 8);
+        (self.last_start, self.count) = (0, 0);
+        Payload::from_bytes(std::mem::replace(&mut self.bytes, next).into())
     }
 }
 
@@ -78,9 +121,8 @@ mod tests {
             ["", "a", &"b".repeat(10_000)].into_iter().map(|it| Payload::encode(it).unwrap()).collect();
         let mut packed = PackedInputs::default();
         for input in &inputs {
-            let len = packed.len_with(input.len());
             packed.push(input);
-            assert_eq!(packed.bytes.len(), len);
+            assert_eq!(packed.last(), input.as_bytes());
         }
         assert_eq!(packed.count(), 3);
         let payload = packed.take();
@@ -91,5 +133,32 @@ mod tests {
         assert_eq!(unpack_inputs(&Payload::from_slice(&[bytes, &[0]].concat())), None);
         assert_eq!(unpack_inputs(&Payload::encode(&1).unwrap()), None, "another encoding");
         assert_eq!(unpack_inputs(&Payload::empty()), None);
+    }
+
+    #[test]
+    fn last_input_is_taken_alone() {
+        let [a, b] = ["a", "b"].map(|it| Payload::encode(it).unwrap());
+        let mut packed = PackedInputs::default();
+        packed.push(&a);
+        packed.push_with(|bytes| Payload::encode_to(bytes, "b")).unwrap();
+        let mut last = packed.take_last();
+        assert_eq!((packed.count(), last.count()), (1, 1));
+        assert_eq!(unpack_inputs(&packed.take()), Some(vec![a.clone()]));
+        last.push(&a);
+        assert_eq!(unpack_inputs(&last.take()), Some(vec![b, a]));
+    }
+
+    #[test]
+    fn input_that_cannot_be_encoded_is_not_added() {
+        let value = Payload::encode("a").unwrap();
+        let mut packed = PackedInputs::default();
+        packed.push(&value);
+        let result = packed.push_with(|bytes| {
+            bytes.push(7);
+            Err(())
+        });
+        assert_eq!((result, packed.count()), (Err(()), 1));
+        packed.push(&value);
+        assert_eq!(unpack_inputs(&packed.take()), Some(vec![value.clone(), value]));
     }
 }
