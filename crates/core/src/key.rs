@@ -167,6 +167,9 @@ impl Key {
         self.number().map(|_| self.with_number(BATCH_NUMBER))
     }
 
+    /// The largest key.
+    pub const MAX: Self = Self([u8::MAX; 16]);
+
     /// Whether this is the key of a batch.
     pub fn is_batch(self) -> bool {
         self.number() == Some(BATCH_NUMBER)

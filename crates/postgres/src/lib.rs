@@ -365,6 +365,11 @@ impl Store for PostgresStore {
         load_items_by_bundle(self, items).await
     }
 
+    async fn newest_batch(&self, before: Option<Key>) -> Result<Option<Key>, StoreError> {
+        self.counters.add_read();
+        self.reader.newest_batch(before).await
+    }
+
     async fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError> {
         self.counters.add_read();
         self.reader.bundles(batch, first_item, limit).await

@@ -401,6 +401,10 @@ impl Store for SqliteStore {
         self.read_blocking(move |database| database.load_items(&items)).await
     }
 
+    async fn newest_batch(&self, before: Option<Key>) -> Result<Option<Key>, StoreError> {
+        self.read_blocking(move |database| database.newest_batch(before)).await
+    }
+
     async fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError> {
         self.read_blocking(move |database| database.bundles(batch, first_item, limit)).await
     }

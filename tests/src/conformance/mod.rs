@@ -12,6 +12,7 @@ pub type ConformanceCase = for<'a> fn(&'a dyn StoreFixture) -> BoxFuture<'a, ()>
 use ConformanceCase as Case;
 
 mod attributes;
+mod batch_ends;
 mod batches;
 mod bundle_claims;
 mod bundles;
@@ -48,6 +49,7 @@ mod workers;
 
 nouns![
     attributes,
+    batch_ends,
     batches,
     bundle_claims,
     bundles,

@@ -546,6 +546,11 @@ impl Store for FaultStore {
         finish_call(Call::Load, fault, self.inner.load_items(items).await)
     }
 
+    async fn newest_batch(&self, before: Option<Key>) -> Result<Option<Key>, StoreError> {
+        let fault = self.begin_call(Call::List).await?;
+        finish_call(Call::List, fault, self.inner.newest_batch(before).await)
+    }
+
     async fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError> {
         let fault = self.begin_call(Call::List).await?;
         finish_call(Call::List, fault, self.inner.bundles(batch, first_item, limit).await)

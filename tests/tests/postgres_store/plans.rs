@@ -92,6 +92,7 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::ItemCheckpoints, &[]),
     (Sql::ItemAttempts, &[]),
     (Sql::Find, &[]),
+    (Sql::NewestBatch, &[]),
     (Sql::Bundles, &[]),
     (Sql::BatchItems, &[]),
     // one row

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use stepfast::store::{Filter, RequestResult};
+use stepfast::store::{Detail, Execution, ExecutionId, RequestResult};
 use stepfast::text::abbreviate;
 use stepfast::{BatchHandle, Error, Payload, Store};
 
@@ -17,9 +17,6 @@ use self::state::{BatchState, batches_table};
 use crate::client::with_batch;
 use crate::output::{self, Exit};
 use crate::workflow::{StoreArgs, parse_list_limit};
-
-/// Number of executions that are read at a time in search of batches.
-const PAGE_EXECUTIONS: usize = 1_000;
 
 /// Submit batches, follow them, and print their results.
 #[derive(Subcommand)]
@@ -146,20 +143,16 @@ async fn list_batches(
     limit: usize,
 ) -> Result<Vec<BatchState>, Error> {
     let mut batches = Vec::new();
-    let mut filter =
-        Filter { workflow: workflow.map(Into::into), limit: PAGE_EXECUTIONS, ..Filter::default() };
-    loop {
-        let page = store.list(&filter).await?.executions;
-        let is_last = page.len() < PAGE_EXECUTIONS;
-        filter.after = page.last().map(|execution| execution.key);
-        for execution in page.into_iter().filter(|execution| execution.key.is_batch()) {
+    let mut before = None;
+    while batches.len() < limit {
+        before = store.newest_batch(before).await?;
+        let Some(key) = before else { break };
+        let record = store.load(&[ExecutionId::Key(key)], Detail::Outcome).await?.pop().flatten();
+        let execution = record.map(|record| record.execution);
+        let is_listed = |it: &Execution| workflow.is_none_or(|workflow| *it.workflow == *workflow);
+        if let Some(execution) = execution.filter(is_listed) {
             batches.push(BatchState::load(store, execution).await?);
-            if batches.len() == limit {
-                return Ok(batches);
-            }
-        }
-        if is_last {
-            return Ok(batches);
         }
     }
+    Ok(batches)
 }

@@ -42,6 +42,12 @@ impl BatchState {
         self.closed_with.unwrap_or(0).max(self.counts.submitted)
     }
 
+    /// Returns that number as a text, which says whether more items may be submitted.
+    fn total_text(&self) -> String {
+        let total = self.total();
+        if self.is_open() { format!("{total} so far") } else { total.to_string() }
+    }
+
     /// Returns the number of items that have ended.
     pub(super) fn ended(&self) -> u64 {
         self.counts.ended.total()
@@ -85,8 +91,7 @@ impl BatchState {
     /// Returns the progress in one line.
     pub(super) fn progress_line(&self) -> String {
         let (id, status) = (self.execution.workflow_id(), self.execution.status);
-        let total =
-            if self.is_open() { format!("{} so far", self.total()) } else { self.total().to_string() };
+        let total = self.total_text();
         let counts = self.counts_text();
         let separator = if counts.is_empty() { "" } else { ": " };
         format!("{id}  {status}  {} of {total} ended{separator}{counts}", self.ended())
@@ -106,8 +111,7 @@ impl BatchState {
         line("attributes", (!execution.attributes.is_empty()).then(|| format_attributes(execution)));
         line("created at", Some(format_instant(execution.created_at)));
         line("ended at", execution.ended_at.map(format_instant));
-        let open = if self.is_open() { " so far" } else { "" };
-        line("items", Some(format!("{}{open}", self.total())));
+        line("items", Some(self.total_text()));
         let mut table = Table::new();
         let counts = self.named_counts();
         table.load_style(UTF8_HORIZONTAL_ONLY).set_header(counts.map(|(name, _)| name));
@@ -149,7 +153,7 @@ pub(super) fn batches_table(batches: &[BatchState]) -> String {
             cell_text(&batch.execution.workflow),
             batch.execution.status.to_string(),
             format_instant(batch.execution.created_at),
-            batch.total().to_string(),
+            batch.total_text(),
         ];
         row.extend(batch.named_counts().map(|(_, count)| count.to_string()));
         table.add_row(row);

@@ -108,6 +108,13 @@ impl Tables {
         self.packs.range((bundle, 0)..=(bundle, u32::MAX)).map(|(_, pack)| pack)
     }
 
+    pub(super) fn newest_batch(&self, before: Option<Key>) -> Option<Key> {
+        let end = before.map_or(Key::MAX, |batch| batch.item(0));
+        let bundle = self.bundles.range(..end).next_back().and_then(|(key, _)| key.batch());
+        let unfinished = self.batches.range(..end).next_back().map(|(key, _)| *key);
+        bundle.max(unfinished)
+    }
+
     pub(super) fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Vec<Key> {
         let Some(range) = batch.bundles_from(first_item) else { return Vec::new() };
         let keys = self.bundles.range(range).map(|(key, _)| *key);

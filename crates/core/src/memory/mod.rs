@@ -270,6 +270,11 @@ impl Store for MemoryStore {
         load_items_by_bundle(self, items).await
     }
 
+    async fn newest_batch(&self, before: Option<Key>) -> Result<Option<Key>, StoreError> {
+        self.counters.add_read();
+        Ok(self.tables().newest_batch(before))
+    }
+
     async fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError> {
         self.counters.add_read();
         Ok(self.tables().bundles(batch, first_item, limit))

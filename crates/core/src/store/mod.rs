@@ -172,6 +172,10 @@ pub trait Store: Send + Sync + 'static {
     /// `limit` for each value.
     async fn find(&self, name: &str, values: &[&str], limit: u64) -> Result<Vec<Vec<Key>>, StoreError>;
 
+    /// Returns the key of the newest batch, or of the newest one that is older than the batch `before`. A batch without items
+    /// is found until it ends.
+    async fn newest_batch(&self, before: Option<Key>) -> Result<Option<Key>, StoreError>;
+
     /// Returns the keys of up to `limit` bundles of a batch in ascending order, from the bundle that contains the item with
     /// index `first_item`.
     async fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError>;

@@ -319,6 +319,9 @@ statements! {
     );
     /// Finds executions by the value of an attribute.
     Find = include_str!("../../queries/find.sql");
+    /// Finds the newest batch before a key.
+    NewestBatch = "SELECT greatest((SELECT key FROM bundles WHERE key < $1::uuid ORDER BY key DESC LIMIT 1), \
+                                   (SELECT key FROM batches WHERE key < $1::uuid ORDER BY key DESC LIMIT 1)) AS key";
     /// Lists the bundles of a batch.
     Bundles = "SELECT key FROM bundles WHERE key >= $1::uuid AND key < $2::uuid ORDER BY key LIMIT $3::bigint";
     /// Counts the items of a batch by state.
@@ -500,6 +503,7 @@ pub(crate) const READ_STATEMENTS: &[Sql] = &[
     Sql::ItemCheckpoints,
     Sql::ItemAttempts,
     Sql::Find,
+    Sql::NewestBatch,
     Sql::Bundles,
     Sql::BatchItems,
     Sql::List,

@@ -12,6 +12,16 @@ use crate::rows::Columns;
 use crate::rows::types::to_uuid;
 
 impl Reader {
+    /// Finds a batch; see [`Store::newest_batch`](stepfast_core::Store::newest_batch).
+    pub(crate) async fn newest_batch(&self, before: Option<Key>) -> Result<Option<Key>, StoreError> {
+        let end = before.map_or(Key::MAX, |batch| batch.item(0));
+        let params = vec![param(to_uuid(end))];
+        let query = Query { sql: Sql::NewestBatch, action: "listing batches", params };
+        let rows = self.query(query).await?;
+        let newest = rows.first().map(|row| Columns::new(row).opt_key()).transpose()?.flatten();
+        Ok(newest.and_then(Key::batch))
+    }
+
     /// Lists bundles; see [`Store::bundles`](stepfast_core::Store::bundles).
     pub(crate) async fn bundles(
         &self,

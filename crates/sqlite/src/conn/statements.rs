@@ -177,6 +177,7 @@ pub(crate) enum Sql {
     LastBundle,
     InsertBundle,
     InsertBundleBatch,
+    NewestBatch,
     Bundles,
     BundleItemCount,
     BundledItems,
@@ -419,6 +420,10 @@ impl Sql {
             Sql::LastBundle => "SELECT max(key) FROM bundles WHERE key BETWEEN ?1 AND ?2",
             Sql::InsertBundle => include_str!("../../queries/insert_bundles.sql"),
             Sql::InsertBundleBatch => &INSERT_BUNDLE_BATCH,
+            Sql::NewestBatch => {
+                "SELECT max(key) FROM (SELECT max(key) AS key FROM bundles WHERE key < ?1 \
+                 UNION ALL SELECT max(key) FROM batches WHERE key < ?1)"
+            }
             Sql::Bundles => "SELECT key, item_count FROM bundles WHERE key BETWEEN ?1 AND ?2 ORDER BY key LIMIT ?3",
             Sql::BundleItemCount => "SELECT item_count FROM bundles WHERE key = ?1",
             Sql::BundledItems => include_str!("../../queries/bundled_items.sql"),

@@ -20,6 +20,18 @@ use crate::rows::payloads::{SearchedPayload, fetch_payload};
 use crate::rows::{blob, key_bytes, key_of, number, parse_execution, payload_of, status_of};
 
 impl Database {
+    /// See [`Store::newest_batch`](stepfast_core::Store::newest_batch).
+    pub(crate) fn newest_batch(&self, before: Option<Key>) -> Result<Option<Key>, StoreError> {
+        self.counters.add_read();
+        self.read("listing batches", |conn| {
+            let end = before.map_or(Key::MAX, |batch| batch.item(0));
+            let mut sql = Statements::new(conn);
+            let statement = sql.get(Sql::NewestBatch)?;
+            let newest: Option<[u8; 16]> = statement.query_row((key_bytes(&end),), |row| row.get(0))?;
+            Ok(newest.and_then(|key| Key::from_bytes(key).batch()))
+        })
+    }
+
     /// See [`Store::bundles`](stepfast_core::Store::bundles).
     pub(crate) fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError> {
         self.counters.add_read();
