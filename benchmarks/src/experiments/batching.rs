@@ -1,15 +1,20 @@
 //! `bench batching`: the effect of batching. Items are written in calls of one to many, a large batch runs to its end, and
 //! finished executions are searched for in calls of one to many.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use anyhow::bail;
 use futures_util::future::try_join_all;
+use serde::Deserialize;
+use serde_json::{Value, json};
 use stepfast::{Client, Context, Engine, Error, Failure, Status, Workflow};
 use tokio::time::Instant;
 
 use crate::measure::{Samples, ms_since};
+use crate::python::Python;
 use crate::report::{Figure, Row};
 use crate::target::Target;
 
@@ -50,9 +55,55 @@ pub struct BatchingParameters {
     /// The number of finished items among which ids are searched for. A tenth as many single executions are searched for,
     /// too. 0 for no search.
     pub search_items: u64,
+    /// The Python that makes the calls; `None` for this program.
+    pub python: Option<PathBuf>,
+}
+
+/// An operation in a Python process.
+struct PythonOperation<'p> {
+    python: &'p Path,
+    name: &'static str,
+    parameters: Value,
+}
+
+impl PythonOperation<'_> {
+    /// Measures the operation on a store. Returns its row, and for a batch that runs the time until all items were durable,
+    /// in milliseconds.
+    fn measure(self, url: &str) -> anyhow::Result<(Row, f64)> {
+        let Self { python, name, mut parameters } = self;
+        parameters["operation"] = name.into();
+        parameters["url"] = url.into();
+        let mut process = Python::start(python, "batching", parameters)?;
+        let PythonRow { completed, failed, seconds, per_second, p50_ms, p99_ms, max_ms } =
+            process.resume_until("row", &|_| {})?;
+        let submitted_ms = if name == "run" { process.receive("submitted_ms", &|_| {})? } else { 0.0 };
+        process.finish()?;
+        let row = Row { completed, failed, seconds, per_second, p50_ms, p99_ms, max_ms, ..Row::default() };
+        Ok((row, submitted_ms))
+    }
+}
+
+/// The part of a [`Row`] that a Python process measures.
+#[derive(Deserialize)]
+struct PythonRow {
+    completed: u64,
+    failed: u64,
+    seconds: f64,
+    per_second: f64,
+    #[serde(default)]
+    p50_ms: f64,
+    #[serde(default)]
+    p99_ms: f64,
+    #[serde(default)]
+    max_ms: f64,
 }
 
 impl BatchingParameters {
+    /// Returns an operation in Python; `None` if this program makes the calls.
+    fn in_python(&self, name: &'static str, parameters: Value) -> Option<PythonOperation<'_>> {
+        Some(PythonOperation { python: self.python.as_deref()?, name, parameters })
+    }
+
     /// Returns the number of measurements, for the display of progress.
     pub fn total(&self) -> u64 {
         let searches = if self.search_items > 0 { 3 * PUBLISHED_SEARCHES.len() } else { 0 };
@@ -66,7 +117,7 @@ fn unregistered() -> Workflow<u64, u64> {
 }
 
 /// Writes batches of `size` items by one caller, one call after the other.
-pub async fn write(target: &Target, size: usize, duration: Duration) -> Result<Row, Error> {
+async fn write(target: &Target, size: usize, duration: Duration) -> Result<Row, Error> {
     let client = Client::open(target.store().await?).await?;
     let workflow = unregistered();
     let mut samples = Samples::default();
@@ -82,13 +133,13 @@ pub async fn write(target: &Target, size: usize, duration: Duration) -> Result<R
         samples.push(*ms);
     }
     let completed = (latencies.len() * size) as u64;
-    let row = Row { completed, seconds, per_second: completed as f64 / seconds, ..samples.row("write") };
     client.shutdown(Duration::from_secs(10)).await?;
-    Ok(Row { op: Some("write".into()), batch: Some(size as u64), mode: None, ..row })
+    let per_second = completed as f64 / seconds;
+    Ok(Row { completed, seconds, per_second, mode: None, ..samples.row("write") })
 }
 
 /// Starts executions by single calls of `callers` tasks.
-pub async fn single_calls(target: &Target, callers: usize, duration: Duration) -> Result<Row, Error> {
+async fn single_calls(target: &Target, callers: usize, duration: Duration) -> Result<Row, Error> {
     let client = Client::open(target.store().await?).await?;
     let begun = Instant::now();
     let calls = (0..callers as u64).map(|caller| {
@@ -106,18 +157,12 @@ pub async fn single_calls(target: &Target, callers: usize, duration: Duration) -
     let completed: u64 = calls.into_iter().sum::<Result<u64, Error>>()?;
     let seconds = begun.elapsed().as_secs_f64();
     client.shutdown(Duration::from_secs(10)).await?;
-    Ok(Row {
-        op: Some("single calls".into()),
-        concurrency: Some(callers),
-        completed,
-        seconds,
-        per_second: completed as f64 / seconds,
-        ..Row::default()
-    })
+    Ok(Row { completed, seconds, per_second: completed as f64 / seconds, ..Row::default() })
 }
 
-/// Submits a batch of `items` and waits until all of them have ended. Each item has this number of steps.
-pub async fn run_batch(target: &Target, items: u64, steps: u32) -> Result<(Row, Vec<Figure>), Error> {
+/// Submits a batch of `items` and waits until all of them have ended. Each item has this number of steps. Also returns the
+/// time until all items were durable, in milliseconds.
+async fn run_batch(target: &Target, items: u64, steps: u32) -> Result<(Row, f64), Error> {
     let workflow = Workflow::new("batching", move |mut cx: Context, x: u64| async move {
         for _ in 0..steps {
             cx.step("step", move || std::future::ready(Ok::<_, Failure>(x))).await?;
@@ -125,7 +170,6 @@ pub async fn run_batch(target: &Target, items: u64, steps: u32) -> Result<(Row, 
         Ok::<_, Failure>(x)
     });
     let store = target.store().await?;
-    let before = target.bytes_stored().await?;
     let engine = Engine::builder(store.clone()).register(&workflow).open().await?;
     let flushes = store.counters().snapshot().flushes;
     let begun = Instant::now();
@@ -135,17 +179,7 @@ pub async fn run_batch(target: &Target, items: u64, steps: u32) -> Result<(Row, 
     let seconds = begun.elapsed().as_secs_f64();
     let flushes = store.counters().snapshot().flushes - flushes;
     engine.shutdown(Duration::from_secs(10)).await?;
-    drop(store);
-    let op = if steps == 0 { "run".to_owned() } else { format!("run, {steps} steps") };
-    let mut figures =
-        vec![Figure::new(format!("{op}, {items} items: time until all are durable"), submitted_ms, "ms")];
-    if let (Some(before), Some(after)) = (before, target.bytes_stored().await?) {
-        let each = after.saturating_sub(before) as f64 / items.max(1) as f64;
-        figures.push(Figure::new(format!("{op}, {items} items: stored per item"), each, "bytes"));
-    }
     let row = Row {
-        op: Some(op),
-        batch: Some(items),
         completed: counts.ended.completed,
         failed: items - counts.ended.completed,
         seconds,
@@ -153,7 +187,29 @@ pub async fn run_batch(target: &Target, items: u64, steps: u32) -> Result<(Row, 
         flushes,
         ..Row::default()
     };
-    Ok((row, figures))
+    Ok((row, submitted_ms))
+}
+
+/// Submits a batch as [`run_batch`] does, perhaps from Python. Also returns figures about the whole batch.
+async fn measure_run(
+    target: &Target,
+    items: u64,
+    steps: u32,
+    parameters: &BatchingParameters,
+) -> anyhow::Result<(Row, Vec<Figure>)> {
+    let before = target.bytes_stored().await?;
+    let (row, submitted_ms) = match parameters.in_python("run", json!({ "items": items, "steps": steps })) {
+        Some(operation) => operation.measure(&target.url)?,
+        None => run_batch(target, items, steps).await?,
+    };
+    let op = if steps == 0 { "run".to_owned() } else { format!("run, {steps} steps") };
+    let mut figures =
+        vec![Figure::new(format!("{op}, {items} items: time until all are durable"), submitted_ms, "ms")];
+    if let (Some(before), Some(after)) = (before, target.bytes_stored().await?) {
+        let each = after.saturating_sub(before) as f64 / items.max(1) as f64;
+        figures.push(Figure::new(format!("{op}, {items} items: stored per item"), each, "bytes"));
+    }
+    Ok((Row { op: Some(op), batch: Some(items), ..row }, figures))
 }
 
 /// The attribute of the single executions that are searched for. Its value is the id.
@@ -218,10 +274,7 @@ async fn search(
     let quantile = |share: f64| latencies[((latencies.len() - 1) as f64 * share) as usize];
     let (seconds, completed) =
         (latencies.iter().sum::<f64>() / 1e3, (latencies.len() * size) as u64 - failed);
-    let published = PUBLISHED_SEARCHES.iter().find(|(published, _)| *published == size);
     Ok(Row {
-        op: Some(searched.op.to_owned()),
-        batch: Some(size as u64),
         completed,
         failed,
         seconds,
@@ -229,7 +282,6 @@ async fn search(
         p50_ms: quantile(0.5),
         p99_ms: quantile(0.99),
         max_ms: quantile(1.0),
-        published_per_second: published.map(|(_, rate)| *rate),
         ..Row::default()
     })
 }
@@ -237,10 +289,10 @@ async fn search(
 /// Makes finished executions, and searches for them through a newly opened store.
 async fn run_searches(
     target: &Target,
-    items: u64,
-    duration: Duration,
+    parameters: &BatchingParameters,
     progress: &dyn Fn(),
-) -> Result<Vec<Row>, Error> {
+) -> anyhow::Result<Vec<Row>> {
+    let (items, duration) = (parameters.search_items, parameters.duration);
     let workflow = Workflow::new("batching", |_: Context, x: u64| std::future::ready(Ok::<u64, Failure>(x)));
     let items = SearchedIds { op: "search", prefix: "b#", by_attribute: false, count: items };
     let singles =
@@ -264,16 +316,32 @@ async fn run_searches(
             }
         })
     });
-    let started = try_join_all(tasks).await.map_err(|error| Error::Unavailable(error.to_string()))?;
+    let started = try_join_all(tasks).await?;
     started.into_iter().collect::<Result<(), Error>>()?;
     engine.shutdown(Duration::from_secs(10)).await?;
     // a store in memory cannot be opened a second time
-    let store = if store.info().kind == "memory" { store } else { target.store().await? };
+    let is_memory = store.info().kind == "memory";
+    if is_memory && parameters.python.is_some() {
+        bail!("a search in Python needs a store in a database; leave it out with --search-items 0");
+    }
+    let store = if is_memory { store } else { target.store().await? };
     let client = Client::open(store).await?;
     let mut rows = Vec::new();
     for searched in [&items, &singles, &of_attribute] {
-        for (size, _) in PUBLISHED_SEARCHES {
-            rows.push(search(&client, searched, size, duration).await?);
+        for (size, published) in PUBLISHED_SEARCHES {
+            let input = json!({
+                "prefix": searched.prefix,
+                "count": searched.count,
+                "size": size,
+                "seconds": duration.as_secs_f64(),
+                "by_attribute": searched.by_attribute.then_some(ID_ATTRIBUTE),
+            });
+            let row = match parameters.in_python("search", input) {
+                Some(operation) => operation.measure(&target.url)?.0,
+                None => search(&client, searched, size, duration).await?,
+            };
+            let (op, batch) = (Some(searched.op.to_owned()), Some(size as u64));
+            rows.push(Row { op, batch, published_per_second: Some(published), ..row });
             progress();
         }
     }
@@ -286,27 +354,36 @@ pub async fn run<F: Future<Output = Result<Target, Error>>>(
     open: impl Fn() -> F,
     parameters: &BatchingParameters,
     progress: &dyn Fn(),
-) -> Result<(Vec<Row>, Vec<Figure>), Error> {
+) -> anyhow::Result<(Vec<Row>, Vec<Figure>)> {
     let (mut rows, mut figures) = (Vec::new(), Vec::new());
     for &size in &parameters.sizes {
         let target = open().await?;
-        let mut row = write(&target, size, parameters.duration).await?;
-        row.published_per_second =
+        let input = json!({ "size": size, "seconds": parameters.duration.as_secs_f64() });
+        let row = match parameters.in_python("write", input) {
+            Some(operation) => operation.measure(&target.url)?.0,
+            None => write(&target, size, parameters.duration).await?,
+        };
+        let published_per_second =
             PUBLISHED_WRITES.iter().find(|(published, _)| *published == size).map(|(_, rate)| *rate);
-        rows.push(row);
+        rows.push(Row { op: Some("write".into()), batch: Some(size as u64), published_per_second, ..row });
         target.close().await?;
         progress();
     }
     for &callers in &parameters.callers {
         let target = open().await?;
-        rows.push(single_calls(&target, callers, parameters.duration).await?);
+        let input = json!({ "callers": callers, "seconds": parameters.duration.as_secs_f64() });
+        let row = match parameters.in_python("single calls", input) {
+            Some(operation) => operation.measure(&target.url)?.0,
+            None => single_calls(&target, callers, parameters.duration).await?,
+        };
+        rows.push(Row { op: Some("single calls".into()), concurrency: Some(callers), ..row });
         target.close().await?;
         progress();
     }
     for steps in [0, STEPS] {
         for &items in &parameters.items {
             let target = open().await?;
-            let (row, found) = run_batch(&target, items, steps).await?;
+            let (row, found) = measure_run(&target, items, steps, parameters).await?;
             rows.push(row);
             figures.extend(found);
             target.close().await?;
@@ -315,7 +392,7 @@ pub async fn run<F: Future<Output = Result<Target, Error>>>(
     }
     if parameters.search_items > 0 {
         let target = open().await?;
-        rows.extend(run_searches(&target, parameters.search_items, parameters.duration, progress).await?);
+        rows.extend(run_searches(&target, parameters, progress).await?);
         target.close().await?;
     }
     Ok((rows, figures))
@@ -333,6 +410,7 @@ mod tests {
             items: vec![1_200],
             callers: vec![3],
             search_items: 1_500,
+            python: None,
         };
         let open = || Target::open("memory", "full", None);
         let (rows, figures) = run(open, &parameters, &|| ()).await.unwrap();

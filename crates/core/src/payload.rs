@@ -108,14 +108,14 @@ impl Payload {
     pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Self, Error> {
         let mut bytes: SmallVec<[u8; 128]> = SmallVec::new();
         bytes.push(MESSAGE_PACK);
-        rmp_serde::encode::write_named(&mut bytes, value).map_err(encode_error::<T>)?;
+        rmp_serde::encode::write_named(&mut bytes, value).map_err(|error| encode_error::<T>(&error))?;
         Ok(Self::in_place(&bytes).unwrap_or_else(|| Self(PayloadRepr::Shared(bytes.into_vec().into()))))
     }
 
     /// Appends the bytes of the payload that [`encode`](Self::encode) returns. After an error, some bytes may be appended.
     pub(crate) fn encode_to<T: Serialize + ?Sized>(bytes: &mut Vec<u8>, value: &T) -> Result<(), Error> {
         bytes.push(MESSAGE_PACK);
-        rmp_serde::encode::write_named(bytes, value).map_err(encode_error::<T>)
+        rmp_serde::encode::write_named(bytes, value).map_err(|error| encode_error::<T>(&error))
     }
 
     /// Decodes the value; returns [`Error::Decode`] if the bytes do not contain a `T`.
@@ -288,7 +288,7 @@ impl Payload {
     }
 }
 
-fn encode_error<T: ?Sized>(error: rmp_serde::encode::Error) -> Error {
+fn encode_error<T: ?Sized>(error: &rmp_serde::encode::Error) -> Error {
     Error::Encode { type_name: std::any::type_name::<T>(), reason: error.to_string() }
 }
 

@@ -11,7 +11,7 @@ from stepfast.bench.messages import receive, send
 from stepfast.errors import Error
 
 #: The experiments, each a module. Only the requested one is imported, so the engine has no other workflows.
-EXPERIMENTS = ("graphs", "memory", "payload", "queue", "workflows")
+EXPERIMENTS = ("batching", "graphs", "memory", "payload", "queue", "workflows")
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ use stepfast_benchmarks::experiments::batching::{self, BatchingParameters};
 use stepfast_benchmarks::report::table;
 
 use super::graphs::parse_positive;
-use super::{BenchArgs, Sdk, progress_bar};
+use super::{BenchArgs, PythonArgs, Sdk, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct BatchingArgs {
@@ -33,18 +33,24 @@ pub(crate) struct BatchingArgs {
     /// Finished items among which ids are searched for, also among a tenth as many single executions; 0 for no search.
     #[arg(long, default_value_t = 1_000_000)]
     search_items: u64,
+    /// The language whose API is measured; Python's API is measured in processes of its own.
+    #[arg(long, value_enum, default_value = "rust")]
+    sdk: Sdk,
+    #[command(flatten)]
+    python: PythonArgs,
 }
 
 impl BatchingArgs {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let Self { common, batch: sizes, seconds, items, callers, search_items } = self;
+        let Self { common, batch: sizes, seconds, items, callers, search_items, sdk, python } = self;
         let duration = Duration::from_secs(seconds);
-        let parameters = BatchingParameters { sizes, duration, items, callers, search_items };
+        let python = (sdk == Sdk::Python).then(|| python.find());
+        let parameters = BatchingParameters { sizes, duration, items, callers, search_items, python };
         let bar = progress_bar(parameters.total());
         let place = common.place();
         let (rows, figures) = batching::run(|| place.open_fresh(), &parameters, &|| bar.inc(1)).await?;
         bar.finish_and_clear();
-        let report = common.report("batching", Sdk::Rust, rows, figures).await?;
+        let report = common.report("batching", sdk, rows, figures).await?;
         common.output(&report, &table::batch_table(&report.rows))
     }
 }
