@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use futures_util::TryStreamExt;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use stepfast_core::queue::Queue;
-use stepfast_core::store::{RequestResult, Status};
+use stepfast_core::store::{Execution, Filter, RequestResult, Status};
 use stepfast_core::{BatchHandle, Context, EndedItems, Engine, Error, Failure, ItemResult, Workflow};
 
 use super::batch::{all_completed, ended, waiting_workflow};
@@ -24,6 +24,10 @@ super::cases![
     run_timeout_of_an_item_begins_with_the_item,
     result_of_an_item_is_awaited,
     result_of_an_item_outlives_its_promotion,
+    results_end_although_an_item_is_parked,
+    parked_retried_item_ends_the_wait_for_its_batch,
+    submission_without_a_first_item_leaves_no_batch,
+    conflict_ends_a_submission_before_all_inputs_are_read,
 ];
 
 /// Cancels item 3 of a batch of five, opens the latch on which its items may wait, and waits for the end of all items.
@@ -172,19 +176,24 @@ async fn item_is_cancelled_at_the_end_of_its_run_timeout(fixture: &dyn StoreFixt
     shut_down(engine).await;
 }
 
+/// Waits until an item is suspended or has ended, and returns its row.
+async fn wait_until_suspended(engine: &Engine, item: &str) -> Execution {
+    loop {
+        let row = engine.show(item).await.unwrap().execution;
+        if row.status == Status::Waiting || row.status.is_terminal() {
+            return row;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
 async fn suspended_item_is_cancelled_at_the_end_of_its_run_timeout(fixture: &dyn StoreFixture) {
     let sleeper = sleeper();
     let (engine, _) =
         open_engine(fixture, |b| b.register(&sleeper).suspend_after(Duration::from_millis(1))).await;
     let batch =
         engine.submit_batch(&sleeper, [0, 3_600_000]).batch_id("b").run_timeout(TIMEOUT).await.unwrap();
-    let row = loop {
-        let row = engine.show("b#1").await.unwrap().execution;
-        if row.status == Status::Waiting || row.status.is_terminal() {
-            break row;
-        }
-        tokio::task::yield_now().await;
-    };
+    let row = wait_until_suspended(&engine, "b#1").await;
     assert!(row.deadline_at.is_some() && row.run_timeout.is_none(), "{row:?}");
     assert_eq!(ended(&batch).await, EndedItems { completed: 1, failed: 0, cancelled: 1 });
     assert_expired(&engine, "b#1").await;
@@ -235,5 +244,95 @@ async fn result_of_an_item_outlives_its_promotion(fixture: &dyn StoreFixture) {
     let handle = engine.get::<()>("b#1").await.unwrap();
     handle.result().await.unwrap();
     assert_eq!(handle.status().await.unwrap(), Status::Completed);
+    shut_down(engine).await;
+}
+
+async fn results_end_although_an_item_is_parked(fixture: &dyn StoreFixture) {
+    let sleeper = Workflow::new("sleeper", |mut cx: Context, x: u32| async move {
+        if x == 1 {
+            cx.sleep(Duration::from_secs(3_600)).await;
+        }
+        Ok::<_, Failure>(x)
+    });
+    let (engine, _) =
+        open_engine(fixture, |b| b.register(&sleeper).suspend_after(Duration::from_millis(1))).await;
+    let batch = engine.submit_batch(&sleeper, 0..3).batch_id("b").await.unwrap();
+    wait_until_suspended(&engine, "b#1").await;
+    assert_eq!(engine.pause("b#1").await.unwrap(), RequestResult::Done);
+    let results: Vec<ItemResult<u32>> = batch.results().try_collect().await.unwrap();
+    let outputs: Vec<Option<u32>> = results.iter().map(|item| item.result.as_ref().ok().copied()).collect();
+    assert_eq!(outputs, [Some(0), None, Some(2)]);
+    let parked = results[1].result.as_ref().unwrap_err();
+    assert!(matches!(parked, Error::Parked { workflow_id, .. } if workflow_id == "b#1"), "{parked}");
+    batch.cancel().await.unwrap();
+    shut_down(engine).await;
+}
+
+async fn parked_retried_item_ends_the_wait_for_its_batch(fixture: &dyn StoreFixture) {
+    let tries = Count::new();
+    let flaky = {
+        let tries = tries.clone();
+        Workflow::new("flaky", move |mut cx: Context, _: u32| {
+            let tries = tries.clone();
+            async move {
+                if tries.increment() == 1 {
+                    return Err(Failure::new("no"));
+                }
+                cx.sleep(Duration::from_secs(3_600)).await;
+                Ok(0)
+            }
+        })
+    };
+    let (engine, _) =
+        open_engine(fixture, |b| b.register(&flaky).suspend_after(Duration::from_millis(1))).await;
+    let batch = engine.submit_batch(&flaky, [1]).batch_id("b").await.unwrap();
+    assert_eq!(ended(&batch).await, EndedItems { completed: 0, failed: 1, cancelled: 0 });
+    assert_eq!(batch.retry_failed().await.unwrap(), 1);
+    wait_until_suspended(&engine, "b#0").await;
+    assert_eq!(engine.pause("b#0").await.unwrap(), RequestResult::Done);
+    let error = batch.wait().await.unwrap_err();
+    assert!(matches!(&error, Error::Parked { workflow_id, .. } if workflow_id == "b#0"), "{error}");
+    assert_eq!(batch.cancel().await.unwrap(), RequestResult::Done);
+    assert_eq!(ended(&batch).await, EndedItems { completed: 0, failed: 0, cancelled: 1 });
+    shut_down(engine).await;
+}
+
+async fn submission_without_a_first_item_leaves_no_batch(fixture: &dyn StoreFixture) {
+    let noop = noop();
+    let (engine, _) = open_engine(fixture, |b| b.register(&noop)).await;
+    let error = || Error::Invalid { input: "stream", reason: "it ends".to_owned() };
+    let failing = stream::once(async move {
+        // the stream is not ready at once
+        tokio::task::yield_now().await;
+        Err::<i64, Error>(error())
+    });
+    engine.submit_batch_stream(&noop, failing.boxed()).await.unwrap_err();
+    engine.submit_batch_stream(&noop, stream::iter([Err::<i64, Error>(error())])).await.unwrap_err();
+    // with everything that was staged
+    engine.run(&noop, 1).await.unwrap();
+    assert_eq!(engine.count(&Filter::default()).await.unwrap(), 1);
+    shut_down(engine).await;
+}
+
+async fn conflict_ends_a_submission_before_all_inputs_are_read(fixture: &dyn StoreFixture) {
+    let noop = noop();
+    let (engine, _) = open_engine(fixture, |b| b.register(&noop)).await;
+    let batch = engine.submit_batch(&noop, 0..100_000).batch_id("b").await.unwrap();
+    let read = Count::new();
+    let others = stream::unfold(engine.clone(), |engine| {
+        let (read, noop) = (read.clone(), noop.clone());
+        async move {
+            let n = read.increment() as i64;
+            if n % 1_000 == 1 {
+                // all that was staged before becomes durable
+                engine.run(&noop, n).await.ok()?;
+            }
+            Some((Ok(-n), engine))
+        }
+    });
+    let error = engine.submit_batch_stream(&noop, others.boxed()).batch_id("b").await.unwrap_err();
+    assert!(error.to_string().contains("item 0 is the first that differs"), "{error}");
+    assert!(read.get() <= 10_000, "{} inputs were read", read.get());
+    assert_eq!(ended(&batch).await, all_completed(100_000));
     shut_down(engine).await;
 }

@@ -221,7 +221,7 @@ async fn other_inputs_in_a_replay_fail_the_submission(fixture: &dyn StoreFixture
 async fn fewer_inputs_in_a_replay_fail_the_submission(fixture: &dyn StoreFixture) {
     let submitter = changing_submitter(&noop(), &Count::new(), [(0, 2_500), (0, 1_000)]);
     let error = interrupt(fixture, &submitter, is_second_bundle).await.unwrap_err();
-    assert!(error.to_string().contains("another number of items than 1000"), "{error}");
+    assert!(error.to_string().contains("submitted with 2500 items; the inputs have 1000"), "{error}");
 }
 
 /// Starts a workflow that waits for the three items of its batch, and that is suspended if `is_suspended`. `cancel` cancels

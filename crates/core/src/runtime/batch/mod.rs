@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::key::{Key, item_id};
 use crate::runtime::inner::EngineInner;
+use crate::runtime::outcome::parked_error;
 use crate::store::{BatchCounts, Filter, Status};
 
 /// Number of bundles or promoted items that are waited for at a time.
@@ -39,7 +40,8 @@ impl StoredBatch {
         Ok(self.engine.store.batch_items(self.key).await?.counts())
     }
 
-    /// Waits until all items of the batch have ended, and returns their counts.
+    /// Waits until all items of the batch have ended, and returns their counts. Fails with [`Error::Parked`] if a retried item
+    /// is parked.
     pub(crate) async fn wait(&self) -> Result<BatchCounts, Error> {
         let batch = Box::pin(self.engine.wait_ended_or_parked(self.key)).await?;
         if batch.status == Status::Cancelled {
@@ -72,7 +74,10 @@ impl StoredBatch {
             let Some(last) = promoted.last() else { return Ok(()) };
             filter.after = Some(last.key);
             for item in promoted {
-                self.engine.wait_ended_or_parked(item.key).await?;
+                let item = self.engine.wait_ended_or_parked(item.key).await?;
+                if let (true, Some(index)) = (item.is_parked, item.key.item_index()) {
+                    return Err(parked_error(self.item_id(index), &item.outcome));
+                }
             }
         }
     }

@@ -16,7 +16,8 @@ use crate::store::{Detail, ExecutionId, Record, Status};
 pub struct ItemResult<O> {
     /// The index of the item in its batch, from 0.
     pub index: u32,
-    /// The output; or [`Error::Failed`], [`Error::Cancelled`], or [`Error::Decode`] if the output is not an `O`.
+    /// The output; or [`Error::Failed`], [`Error::Cancelled`], [`Error::Parked`] for an item that waits until it is resumed,
+    /// or [`Error::Decode`] if the output is not an `O`.
     pub result: Result<O, Error>,
 }
 
@@ -74,13 +75,14 @@ impl<O: FromPayload> ResultReader<O> {
         let (engine, batch) = (self.batch.engine.clone(), self.batch.key);
         let bundles = engine.store.bundles(batch, self.next_index, PAGE_BUNDLES).await?;
         let Some(last) = bundles.last().and_then(|key| key.last_index()) else {
-            if !self.has_ended {
-                // the batch may still be submitted
-                engine.wait_ended_or_parked(batch).await?;
-                self.has_ended = true;
-                return Ok(true);
+            let closed_with = engine.store.batch_items(batch).await?.closed_with;
+            if self.has_ended || closed_with.is_some_and(|count| count <= u64::from(self.next_index)) {
+                return Ok(false);
             }
-            return Ok(false);
+            // the batch may still be submitted
+            engine.wait_ended_or_parked(batch).await?;
+            self.has_ended = true;
+            return Ok(true);
         };
         for bundle in &bundles {
             engine.wait_ended_or_parked(*bundle).await?;

@@ -146,6 +146,7 @@ struct PreparedBundle {
 impl Drop for BatchSubmission<'_> {
     /// Stages what is prepared, also if the caller stops waiting.
     fn drop(&mut self) {
+        self.withdraw_empty_batch();
         let _ = self.stage_prepared();
     }
 }
@@ -286,9 +287,21 @@ impl<'s> BatchSubmission<'s> {
         inputs: Pin<&mut impl Stream<Item: PackInput>>,
     ) -> Result<u64, Error> {
         let staged = self.stage_inputs(inputs).await;
+        if staged.is_err() {
+            self.withdraw_empty_batch();
+        }
         let staged = staged.and(self.stage_prepared());
         let confirmed = self.confirm_all().await;
         staged.and(confirmed).map(|()| self.bundled)
+    }
+
+    /// Withdraws the Start of the batch if nothing is staged yet, and there is no bundle.
+    fn withdraw_empty_batch(&mut self) {
+        if self.bundled == 0 && self.start_lsn.is_none() {
+            for (staged, _) in self.prepared.drain(..) {
+                self.lane.release(staged.reserved);
+            }
+        }
     }
 
     /// Waits until all staged bundles are durable, also after an error. Returns the first error.
@@ -360,6 +373,8 @@ impl<'s> BatchSubmission<'s> {
         poll_fn(|cx| match inputs.poll_next_unpin(cx) {
             Poll::Ready(Some(input)) => Poll::Ready(self.pack(input).map(Some)),
             Poll::Ready(None) => Poll::Ready(Ok(None)),
+            // an empty batch is not staged: its first input may be an error
+            Poll::Pending if self.bundled == 0 => Poll::Pending,
             Poll::Pending => match self.stage_prepared() {
                 Ok(()) => Poll::Pending,
                 Err(error) => Poll::Ready(Err(error)),
@@ -472,6 +487,10 @@ impl<'s> BatchSubmission<'s> {
                 self.confirm(oldest).await?;
             }
         }
+        // a conflict ends the call before further inputs are read
+        while let Some(settled) = self.in_flight.pop_front_if(|(lsn, _)| self.lane.is_settled(*lsn)) {
+            self.confirm(settled).await?;
+        }
         Ok(())
     }
 
@@ -516,12 +535,18 @@ impl<'s> BatchSubmission<'s> {
             let recorded = recorded.fingerprint();
             input.fingerprint() == recorded || given == Some(recorded)
         };
+        let recorded_count = recorded.len();
         let pairs = inputs.iter().zip(recorded).enumerate();
         let same = pairs.take_while(|&(i, (input, recorded))| is_same(i, input, recorded)).count();
         let index = u64::from(bundle.first_item) + same as u64;
-        Ok(self.conflict(format!(
-            "it belongs to a batch that was submitted with other inputs; item {index} is the first that differs"
-        )))
+        let difference = if same == inputs.len() && same < recorded_count {
+            format!("with more items than {index}; the inputs have no more")
+        } else if same == recorded_count && same < inputs.len() {
+            format!("with {index} items; the inputs have more")
+        } else {
+            format!("with other inputs; item {index} is the first that differs")
+        };
+        Ok(self.conflict(format!("it belongs to a batch that was submitted {difference}")))
     }
 
     /// Closes the batch with this number of items.
@@ -537,16 +562,24 @@ impl<'s> BatchSubmission<'s> {
                 engine.stage_unowned(self.batch, Write::Wake(self.batch));
                 Ok(())
             }
-            Outcome::NotFound => Err(self.other_count(item_count)),
+            Outcome::NotFound => Err(self.other_count(item_count).await?),
             _ => Err(engine.dropped_write_error()),
         }
     }
 
-    fn other_count(&self, item_count: u64) -> Error {
-        self.conflict(format!(
-            "it belongs to a batch that was cancelled, or that was submitted with another number of items than \
-             {item_count}"
-        ))
+    /// Returns the error for a batch that cannot be closed with this number of items.
+    async fn other_count(&self, item_count: u64) -> Result<Error, Error> {
+        let (engine, batch) = (self.engine, self.batch);
+        let items = engine.query_with_retry(async || Ok(engine.store.batch_items(batch).await?)).await?;
+        let known = items.closed_with.unwrap_or(0).max(items.counts().submitted);
+        let reason = if known == item_count {
+            "it belongs to a batch that was cancelled".to_owned()
+        } else {
+            format!(
+                "it belongs to a batch that was submitted with {known} items; the inputs have {item_count}"
+            )
+        };
+        Ok(self.conflict(reason))
     }
 }
 

@@ -73,6 +73,10 @@ async fn find_item(
     let Some(bundle) = bundle_of_item(store, key).await? else { return Ok(None) };
     let Some(mut record) = load(store, ExecutionId::Key(bundle), detail).await? else { return Ok(None) };
     let Some(items) = record.bundle.take() else { return Ok(None) };
+    if items.promoted.binary_search(&index).is_ok() {
+        // the item was promoted after the first load
+        return load(store, ExecutionId::Key(key), detail).await;
+    }
     let end = items.outcomes_of(&[index]).pop().flatten();
     let packed = std::mem::take(&mut record.execution.input);
     let input = load_input(store, bundle, packed, index).await?;
