@@ -148,9 +148,13 @@ def test_drained_engine_has_no_threads(url: str) -> None:
 
 
 def test_concurrent_closes_wait_for_threads(url: str) -> None:
+    # engines of other tests may still have threads
+    others = threading.enumerate()
     engine = Engine(url)
     assert engine.run(run_recording_step, "a") == "a"
-    threads = [t for t in threading.enumerate() if t.name.removeprefix("stepfast-").isdigit()]
+    own = [thread for thread in threading.enumerate() if thread not in others]
+    threads = [thread for thread in own if thread.name.removeprefix("stepfast-").isdigit()]
+    assert threads
     alive: list[bool] = []
 
     def close() -> None:
@@ -294,9 +298,11 @@ with open(sys.argv[1], "r+b") as presence:
 
 def test_unreferenced_engine_is_closed(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "test.db"
+    others = threading.enumerate()
     engine = Engine(f"sqlite:{path}")
     assert engine.run(run_recording_step, "a") == "a"
-    threads = [t for t in threading.enumerate() if t.name.removeprefix("stepfast-").isdigit()]
+    own = [thread for thread in threading.enumerate() if thread not in others]
+    threads = [thread for thread in own if thread.name.removeprefix("stepfast-").isdigit()]
     assert threads
     database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     [worker] = database.execute("SELECT worker_id FROM workers").fetchone()

@@ -75,7 +75,8 @@ class BatchHandle(Generic[R]):
 
         Raises:
             ResultTimeout: The batch has not ended in time.
-            WorkflowParked: A part of the batch is parked, and continues when it is resumed.
+            WorkflowParked: A retried item is parked, and continues when it is resumed. While an item of an
+                unfinished batch is parked, the call waits.
             EngineClosed: The engine was closed during the wait.
             InvalidArgument: The timeout is neither a number nor a `timedelta`, or negative.
         """
@@ -102,8 +103,8 @@ class BatchHandle(Generic[R]):
         reads the results in pages, so memory stays bounded.
 
         Raises:
-            WorkflowParked: A part of the batch is parked, and continues when it is resumed. Raised by the
-                iterator.
+            WorkflowParked: A bundle is parked, and continues when it is resumed. Raised by the iterator. For
+                a single item that is parked, the iterator yields a result with this exception.
             EngineClosed: The engine was closed during the wait. Raised by the iterator.
         """
         return self._read_results(False, "batch.results")
@@ -141,8 +142,8 @@ class BatchHandle(Generic[R]):
     def cancel(self) -> bool:
         """Requests the cancellation of the batch: all items that have not ended end as `cancelled`.
 
-        The request is durable when the call returns. A cancelled batch takes no further items. Once the batch has ended,
-        the call cancels the items that are being retried.
+        The request is durable when the call returns. A cancelled batch takes no further items. Once the batch
+        has ended, the call cancels the items that are being retried, and the status of the batch stays.
 
         Returns:
             False if the batch had ended before, and no item is being retried.

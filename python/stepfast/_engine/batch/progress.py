@@ -48,7 +48,7 @@ class BatchProgress:
         self._console = Console(stderr=True) if console is None else console
         self._bar: Progress | None = None
         self._last_line_at = time.monotonic()
-        self._shown: BatchCounts | None = None
+        self._line: str = ""
         self.period = MIN_PERIOD
         if self._console.is_terminal or self._console.is_jupyter:
             self._bar = Progress(
@@ -94,12 +94,11 @@ class BatchProgress:
             )
             return
         now = time.monotonic()
-        if is_last or (now - self._last_line_at >= LINE_PERIOD and counts != self._shown):
-            self._last_line_at, self._shown = now, counts
-            line = f"batch {self._batch_id}: {counts.ended:,} of {counts.submitted:,} items have ended"
-            self._console.print(
-                line + (f", {failures}" if failures else ""), markup=False, highlight=False, soft_wrap=True
-            )
+        line = f"batch {self._batch_id}: {counts.ended:,} of {counts.submitted:,} items have ended"
+        line += f", {failures}" if failures else ""
+        if is_last or (now - self._last_line_at >= LINE_PERIOD and line != self._line):
+            self._last_line_at, self._line = now, line
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 __all__ = ["BatchProgress"]
