@@ -147,13 +147,17 @@ def test_drained_engine_has_no_threads(url: str) -> None:
     assert not [thread for thread in engine._open_engine.threads._threads if thread.is_alive()]
 
 
+def step_threads(others: list[threading.Thread]) -> list[threading.Thread]:
+    """Returns the threads of steps without `others`: engines of other tests may still have threads."""
+    new = [thread for thread in threading.enumerate() if thread not in others]
+    return [thread for thread in new if thread.name.removeprefix("stepfast-").isdigit()]
+
+
 def test_concurrent_closes_wait_for_threads(url: str) -> None:
-    # engines of other tests may still have threads
     others = threading.enumerate()
     engine = Engine(url)
     assert engine.run(run_recording_step, "a") == "a"
-    own = [thread for thread in threading.enumerate() if thread not in others]
-    threads = [thread for thread in own if thread.name.removeprefix("stepfast-").isdigit()]
+    threads = step_threads(others)
     assert threads
     alive: list[bool] = []
 
@@ -301,8 +305,7 @@ def test_unreferenced_engine_is_closed(tmp_path: pathlib.Path) -> None:
     others = threading.enumerate()
     engine = Engine(f"sqlite:{path}")
     assert engine.run(run_recording_step, "a") == "a"
-    own = [thread for thread in threading.enumerate() if thread not in others]
-    threads = [thread for thread in own if thread.name.removeprefix("stepfast-").isdigit()]
+    threads = step_threads(others)
     assert threads
     database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     [worker] = database.execute("SELECT worker_id FROM workers").fetchone()

@@ -5,7 +5,7 @@ use stepfast_core::store::{
     Filter, Heartbeat, Outcome, Request, RequestKind, RequestResult, Start, Status, Write,
 };
 
-use super::batches::status;
+use super::batches::{start_small_batch, status};
 use crate::fixtures::builders::{
     at, batch_start, bundle, bundle_start, cancel, close_batch, closed_batch, completed, ended, open_batch,
     pack, parked, pause, payload, promoted_item, queued, resume, running, sleeping, transition, write,
@@ -34,15 +34,6 @@ super::cases![
     takeover_ends_complete_batches,
     close_ends_complete_batches,
 ];
-
-/// Starts a closed batch with one running bundle of two items.
-async fn start_small_batch(worker: &mut Worker) -> (Key, Key) {
-    let batch = Key::mint_batch(0);
-    let only = bundle_start(batch, 0, 2, running());
-    let key = only.key;
-    worker.apply(vec![closed_batch(batch, 2), write(only)]).await;
-    (batch, key)
-}
 
 async fn batch_is_closed_once(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;

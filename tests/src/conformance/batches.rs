@@ -36,7 +36,7 @@ pub(super) async fn status(worker: &Worker, key: Key) -> Status {
 }
 
 /// Starts a closed batch with one running bundle of two items.
-async fn start_small_batch(worker: &mut Worker) -> (Key, Key) {
+pub(super) async fn start_small_batch(worker: &mut Worker) -> (Key, Key) {
     let batch = Key::mint_batch(0);
     let only = bundle_start(batch, 0, 2, running());
     let key = only.key;

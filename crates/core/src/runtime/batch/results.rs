@@ -75,8 +75,11 @@ impl<O: FromPayload> ResultReader<O> {
         let (engine, batch) = (self.batch.engine.clone(), self.batch.key);
         let bundles = engine.store.bundles(batch, self.next_index, PAGE_BUNDLES).await?;
         let Some(last) = bundles.last().and_then(|key| key.last_index()) else {
+            if self.has_ended {
+                return Ok(false);
+            }
             let closed_with = engine.store.batch_items(batch).await?.closed_with;
-            if self.has_ended || closed_with.is_some_and(|count| count <= u64::from(self.next_index)) {
+            if closed_with.is_some_and(|count| count <= u64::from(self.next_index)) {
                 return Ok(false);
             }
             // the batch may still be submitted

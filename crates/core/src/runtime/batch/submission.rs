@@ -20,7 +20,7 @@ use crate::queue::Placement;
 use crate::runtime::inner::EngineInner;
 use crate::runtime::run::chunks::{self, ChunkTarget};
 use crate::store::{
-    CloseBatch, Detail, ExecutionId, Outcome, PackedInputs, Parent, Start, State, Status, Write,
+    BatchItems, CloseBatch, Detail, ExecutionId, Outcome, PackedInputs, Parent, Start, State, Status, Write,
     bundle_placement, unpack_inputs,
 };
 
@@ -319,11 +319,15 @@ impl<'s> BatchSubmission<'s> {
         if let Some(known) = self.known_items {
             return Ok(known);
         }
-        let (engine, batch) = (self.engine, self.batch);
-        let items = engine.query_with_retry(async || Ok(engine.store.batch_items(batch).await?)).await?;
-        let known = items.counts().submitted;
+        let known = self.read_items().await?.counts().submitted;
         self.known_items = Some(known);
         Ok(known)
+    }
+
+    /// Reads the numbers of the batch's items.
+    async fn read_items(&self) -> Result<BatchItems, Error> {
+        let (engine, batch) = (self.engine, self.batch);
+        engine.query_with_retry(async || Ok(engine.store.batch_items(batch).await?)).await
     }
 
     /// Waits until the inputs are known to be the same as those of earlier submissions, before the first bundle behind
@@ -569,8 +573,7 @@ impl<'s> BatchSubmission<'s> {
 
     /// Returns the error for a batch that cannot be closed with this number of items.
     async fn other_count(&self, item_count: u64) -> Result<Error, Error> {
-        let (engine, batch) = (self.engine, self.batch);
-        let items = engine.query_with_retry(async || Ok(engine.store.batch_items(batch).await?)).await?;
+        let items = self.read_items().await?;
         let known = items.closed_with.unwrap_or(0).max(items.counts().submitted);
         let reason = if known == item_count {
             "it belongs to a batch that was cancelled".to_owned()
