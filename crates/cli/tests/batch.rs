@@ -246,19 +246,26 @@ async fn options_and_arguments_are_passed_to_items() {
     let lines = [json!([1, "a"]), json!({ "to": "ann" })];
     let file = write_lines(directory.path(), "items.jsonl", &lines);
     let options = ["--queue", "emails", "--key", "ann", "--priority", "-1", "--attribute", "tenant=a"];
+    let timeout = ["--run-timeout", "0.5"];
     let submit = ["submit", "send", &file, "--id", "import", "--arguments"];
-    batch(&store, &[&submit[..], &options].concat());
+    batch(&store, &[&submit[..], &options, &timeout].concat());
     let shown = batch_json(&store, &["show", "import"]);
     assert_eq!((&shown["queue"], &shown["queue_key"]), (&"emails".into(), &"ann".into()));
     assert_eq!((&shown["priority"], &shown["attributes"]), (&(-1).into(), &json!({ "tenant": "a" })));
     let shown = batch(&store, &["show", "import"]);
     assert!(shown.contains("\nqueue       emails, key ann, priority -1\nattributes  tenant=a\n"), "{shown}");
-    let input = |id: &str| -> Value {
+    let item = |id: &str| -> Value {
         let shown = output_of(&store, &["workflow", "show", id, "--json"]);
-        serde_json::from_str::<Value>(&shown).unwrap()["input"].clone()
+        serde_json::from_str(&shown).unwrap()
     };
-    assert_eq!(input("import#0"), json!([[1, "a"], {}]));
-    assert_eq!(input("import#1"), json!([[], { "to": "ann" }]));
+    assert_eq!(item("import#0")["input"], json!([[1, "a"], {}]));
+    assert_eq!(item("import#0")["run_timeout_ms"], 500);
+    assert_eq!(item("import#1")["input"], json!([[], { "to": "ann" }]));
+    for seconds in ["-1", "nan", "inf", "1e300", "soon"] {
+        let timeout = format!("--run-timeout={seconds}");
+        let (_, error) = failure_of(&store, 2, &["submit", "send", &file, &timeout]);
+        assert!(error.contains("--run-timeout") && error.contains(seconds), "{error}");
+    }
     let file = write_lines(directory.path(), "numbers.jsonl", [7]);
     let (_, error) = failure_of(&store, 1, &["submit", "send", &file, "--id", "numbers", "--arguments"]);
     assert!(error.contains("numbers.jsonl, line 1: the arguments must be a JSON array"), "{error}");

@@ -10,6 +10,7 @@ use stepfast_core::{BatchHandle, Context, EndedItems, Engine, Error, Failure, It
 use super::batch::{all_completed, ended, waiting_workflow};
 use super::support::{Count, Latch, noop, open_engine, open_second_engine, shut_down, sleeper};
 use crate::StoreFixture;
+use crate::faults::fault_store::Call;
 
 super::cases![
     blocked_item_is_cancelled_alone,
@@ -24,6 +25,7 @@ super::cases![
     run_timeout_of_an_item_begins_with_the_item,
     result_of_an_item_is_awaited,
     result_of_an_item_outlives_its_promotion,
+    item_that_is_promoted_while_it_is_searched_is_found,
     results_end_although_an_item_is_parked,
     parked_retried_item_ends_the_wait_for_its_batch,
     submission_without_a_first_item_leaves_no_batch,
@@ -245,6 +247,32 @@ async fn result_of_an_item_outlives_its_promotion(fixture: &dyn StoreFixture) {
     handle.result().await.unwrap();
     assert_eq!(handle.status().await.unwrap(), Status::Completed);
     shut_down(engine).await;
+}
+
+/// The row of the item appears after the search for it, and before the search for its bundle.
+async fn item_that_is_promoted_while_it_is_searched_is_found(fixture: &dyn StoreFixture) {
+    let (begun, latch) = (Count::new(), Latch::new());
+    let waiting = waiting_workflow(&begun, &latch, |_| true);
+    let limited = || Queue::new("limited").concurrency(1);
+    let (reader, store) =
+        open_engine(fixture, |b| b.register(&waiting).queue(limited()).serve_queues(["other"])).await;
+    let batch = reader.submit_batch(&waiting, 0..5).batch_id("b").queue("limited").await.unwrap();
+    store.hold_calls(&[Call::List]);
+    let search = tokio::spawn({
+        let reader = reader.clone();
+        async move { reader.show("b#0").await }
+    });
+    store.wait_until_hanging().await;
+    let (worker, _) = open_second_engine(fixture, |b| b.register(&waiting).queue(limited())).await;
+    begun.wait_for(1).await;
+    store.release();
+    let found = search.await.unwrap().unwrap().execution;
+    assert_eq!((found.workflow_id(), found.status), ("b#0".into(), Status::Running));
+    assert_eq!(found.input.decode::<u32>().unwrap(), 0);
+    latch.open();
+    assert_eq!(ended(&batch).await, all_completed(5));
+    shut_down(reader).await;
+    shut_down(worker).await;
 }
 
 async fn results_end_although_an_item_is_parked(fixture: &dyn StoreFixture) {

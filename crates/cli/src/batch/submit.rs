@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use futures_util::stream::{self, Stream};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -54,8 +54,8 @@ pub(crate) struct SubmitBatchArgs {
     #[arg(long, allow_negative_numbers = true)]
     priority: Option<i32>,
     /// Cancels each item unless it ends within this time after it has begun.
-    #[arg(long, value_name = "SECONDS")]
-    run_timeout: Option<u64>,
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    run_timeout: Option<Duration>,
     /// An attribute of the batch. May be given several times.
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_attribute)]
     attribute: Vec<(String, String)>,
@@ -111,8 +111,8 @@ impl SubmitBatchArgs {
             if let Some(priority) = self.priority {
                 batch = batch.priority(priority);
             }
-            if let Some(seconds) = self.run_timeout {
-                batch = batch.run_timeout(Duration::from_secs(seconds));
+            if let Some(timeout) = self.run_timeout {
+                batch = batch.run_timeout(timeout);
             }
             for (name, value) in &self.attribute {
                 batch = batch.attribute(name, value);
@@ -160,6 +160,12 @@ impl InputForm {
             },
         })
     }
+}
+
+/// Parses a number of seconds, which may have a fraction.
+fn parse_seconds(text: &str) -> anyhow::Result<Duration> {
+    let seconds: f64 = text.parse().map_err(|_| anyhow!("{} is not a number of seconds", quote(text)))?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| anyhow!("{} seconds: {error}", quote(text)))
 }
 
 /// Opens a file, or standard input. Returns a reader, a name for messages, and a bar that shows the progress.

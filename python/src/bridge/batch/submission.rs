@@ -119,16 +119,17 @@ pub(crate) fn encode_items(
 #[pymethods]
 impl BatchSubmission {
     /// Hands over the inputs for the calls with these tuples of arguments, up to the first one that cannot be encoded. The
-    /// call ends when the submission may be given the next portion. Also returns the index of an input that cannot be
-    /// encoded, and the exception.
+    /// call ends when the submission may be given the next portion. Also returns the size of these inputs in bytes, and
+    /// the index of an input that cannot be encoded with the exception.
     fn push(
         &self,
         py: Python<'_>,
         items: &Bound<'_, PyList>,
         port: Option<&Bound<'_, Port>>,
-    ) -> PyResult<(Call, Option<RefusedInput>)> {
+    ) -> PyResult<(Call, usize, Option<RefusedInput>)> {
         let Inputs { sender, ended } = self.inputs(py)?;
         let (inputs, error) = self.encode(items);
+        let bytes = inputs.iter().map(|input| input.payload.as_bytes().len()).sum();
         self.count.fetch_add(inputs.len() as u64, SeqCst);
         let future: ReplyFuture = Box::pin(async move {
             match sender.send(InputMessage::Inputs(inputs)).await {
@@ -137,7 +138,7 @@ impl BatchSubmission {
             }
         });
         let error = error.map(|(index, error)| (index, error.into_value(py).into_any()));
-        Ok((Call::awaitable(port, future), error))
+        Ok((Call::awaitable(port, future), bytes, error))
     }
 
     /// Ends the inputs. The call returns a handle to the batch when all items are durable.

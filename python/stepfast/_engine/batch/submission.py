@@ -19,8 +19,12 @@ from stepfast.errors import InvalidArgument
 if TYPE_CHECKING:
     from stepfast._engine.open_engine import OpenEngine
 
-#: The number of inputs that are handed over at a time.
-PORTION_ITEMS: Final = 1_000
+#: The number of inputs that are handed over first. Their size determines the number of the next ones.
+FIRST_PORTION_ITEMS: Final = 16
+#: The largest number of inputs that are handed over at a time.
+MAX_PORTION_ITEMS: Final = 1_000
+#: The size of the inputs that are handed over at a time, in bytes, unless one input is larger.
+PORTION_BYTES: Final = 1 << 20
 
 
 class BatchSubmission:
@@ -45,6 +49,7 @@ class BatchSubmission:
         self._port = open_engine.port
         self._native = open_engine.native.submit_batch(number, None if checked is None else checked.native)
         self._portion: list[tuple[Any, ...]] = []
+        self._portion_items = FIRST_PORTION_ITEMS
         self._count = 0
 
     def add(self, item: Any) -> bool:
@@ -54,13 +59,16 @@ class BatchSubmission:
             raise not_a_tuple_error(item, self._count, example)
         self._count += 1
         self._portion.append((*self._bound_args, *item) if self._bound_args else item)
-        return len(self._portion) >= PORTION_ITEMS
+        return len(self._portion) >= self._portion_items
 
     def push(self) -> tuple[_native.Call, Exception | None]:
         """Hands over the portion. The returned call ends when the next portion may follow. The exception is
         that of an item that cannot be encoded, to be raised afterwards."""
         portion, self._portion = self._portion, []
-        call, refused = self._native.push(portion, self._port)
+        call, size, refused = self._native.push(portion, self._port)
+        if size:
+            fitting = PORTION_BYTES * len(portion) // size
+            self._portion_items = min(max(fitting, 1), MAX_PORTION_ITEMS)
         return call, None if refused is None else with_index(*refused)
 
     def finish(self) -> _native.Call:
