@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import builtins
+import threading
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
@@ -65,12 +65,12 @@ class AsyncClient:
                 f"this {name} is already open: to open the same store again, make another {name}"
             )
         loop = EngineLoop(require_running_loop())
-        opening = run_in_thread(loop.loop, lambda: self._open_on(loop))
+        opening = _Opening(lambda: self._open_on(loop))
         try:
-            self._open_engine = await asyncio.shield(opening)
+            self._open_engine = await run_in_thread(loop.loop, opening.run)
         except BaseException:
-            # the caller may be cancelled: then the engine is released as soon as it is open
-            opening.add_done_callback(_release_open_engine)
+            # the caller may be cancelled, and its loop may end before the engine is open
+            opening.abandon()
             loop.close()
             raise
         return self
@@ -370,9 +370,36 @@ class AsyncClient:
         await self.close()
 
 
-def _release_open_engine(opening: asyncio.Future[OpenEngine]) -> None:
-    if opening.exception() is None:
-        opening.result().release()
+class _Opening:
+    """An engine while a thread opens it.
+
+    Args:
+        open_engine: The function that opens the engine.
+    """
+
+    def __init__(self, open_engine: Callable[[], OpenEngine]) -> None:
+        self._open = open_engine
+        self._lock = threading.Lock()
+        self._engine: OpenEngine | None = None
+        self._is_abandoned = False
+
+    def run(self) -> OpenEngine:
+        """Opens the engine. Releases it at once if it was abandoned in the meantime."""
+        engine = self._open()
+        with self._lock:
+            self._engine = engine
+            is_abandoned = self._is_abandoned
+        if is_abandoned:
+            engine.release()
+        return engine
+
+    def abandon(self) -> None:
+        """Releases the engine, as soon as it is open."""
+        with self._lock:
+            self._is_abandoned = True
+            engine = self._engine
+        if engine is not None:
+            engine.release()
 
 
 __all__ = ["AsyncClient"]

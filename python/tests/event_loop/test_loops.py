@@ -183,6 +183,23 @@ def test_cancelled_open_leaves_engine_closed(url: str) -> None:
     asyncio.run(main())
 
 
+def test_cancelled_open_may_outlast_its_loop(url: str) -> None:
+    async def main() -> None:
+        opening = asyncio.create_task(AsyncEngine(url).open())
+        await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+
+    threads = set(threading.enumerate())
+    # a warning about an unclosed engine would be an error
+    asyncio.run(main())
+    for thread in set(threading.enumerate()) - threads:
+        if thread.name == "stepfast-close":
+            thread.join()
+    gc.collect()
+
+
 @workflow
 async def closes_its_engine() -> str:
     await _engines[-1].close(grace=1.0)
