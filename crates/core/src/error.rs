@@ -120,6 +120,14 @@ pub enum Error {
         /// The requested workflow_id.
         workflow_id: String,
     },
+    /// The execution has ended, and receives nothing more.
+    #[error("execution {} has ended with status {status}, and receives no message", quote(workflow_id))]
+    HasEnded {
+        /// The workflow_id of the execution.
+        workflow_id: String,
+        /// The final status: `completed`, `failed` or `cancelled`.
+        status: &'static str,
+    },
     /// serde cannot represent a value.
     #[error(
         "cannot record a value of type {type_name}: {reason}; derive or fix its Serialize implementation"
@@ -228,6 +236,7 @@ impl Error {
                 ErrorKind::NotFound
             }
             Error::Conflict { .. }
+            | Error::HasEnded { .. }
             | Error::QueueConflict { .. }
             | Error::Deduplicated { .. }
             | Error::QueueFull { .. } => ErrorKind::Conflict,
@@ -263,6 +272,7 @@ impl Error {
             Error::QueueConflict { .. } => "SF-0038",
             Error::Deduplicated { .. } => "SF-0039",
             Error::QueueFull { .. } => "SF-0040",
+            Error::HasEnded { .. } => "SF-0042",
         }
     }
 

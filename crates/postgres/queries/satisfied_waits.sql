@@ -1,10 +1,23 @@
--- Locks executions that wait for a child that has ended, and returns them. Executions that another transaction has locked are
+-- Locks executions that wait for an event that has happened, and returns them. Executions that another transaction has locked are
 -- left to the next search. Also returns one closed batch, if there is any: most schemas have none, and need no further
 -- statement. The OFFSETs keep the plan as it is written, from the small table to the large one.
 SELECT e.key
 FROM (SELECT DISTINCT w.execution
       FROM waits AS w
-      CROSS JOIN LATERAL (SELECT FROM executions AS c WHERE c.key = w.child AND c.status >= 4 OFFSET 0) AS c
+      CROSS JOIN LATERAL (SELECT FROM executions AS c
+                          WHERE w.kind = 1 AND c.key = w.subject AND c.status >= 4
+                          OFFSET 0) AS c
+      CROSS JOIN LATERAL (SELECT FROM executions AS e WHERE e.key = w.execution AND e.status = 3 OFFSET 0) AS e
+      LIMIT 5000) AS s
+CROSS JOIN LATERAL (SELECT e.key FROM executions AS e
+                    WHERE e.key = s.execution AND e.status = 3 OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
+UNION ALL
+SELECT e.key
+FROM (SELECT DISTINCT w.execution
+      FROM waits AS w
+      CROSS JOIN LATERAL (SELECT FROM messages AS m
+                          WHERE w.kind = 2 AND m.execution = w.subject AND m.topic = w.name
+                          LIMIT 1) AS m
       CROSS JOIN LATERAL (SELECT FROM executions AS e WHERE e.key = w.execution AND e.status = 3 OFFSET 0) AS e
       LIMIT 5000) AS s
 CROSS JOIN LATERAL (SELECT e.key FROM executions AS e

@@ -1,4 +1,4 @@
--- Wakes waiting executions that are due or whose child has ended. $1: executions, of which this transaction has locked those
+-- Wakes waiting executions that are due, or for which an awaited event has happened. $1: executions, of which this transaction has locked those
 -- that wait, $2: the time now, null for the server's. Returns one row: the number of woken executions, of deleted timers and of
 -- deleted waits, the workflows of the woken executions, and a report. The report names the executions that were not woken; it
 -- is null if all were. The report is not kept, because nothing depends on the outcome of a Wake.
@@ -11,8 +11,12 @@ WITH woken AS (
       AND ((SELECT true FROM timers AS t
             WHERE t.execution = e.key AND t.due_at <= coalesce($2::timestamptz, clock_timestamp())) IS NOT NULL
            OR (SELECT true FROM waits AS w
-               CROSS JOIN LATERAL (SELECT FROM executions AS c WHERE c.key = w.child AND c.status >= 4 OFFSET 0) AS c
-               WHERE w.execution = e.key LIMIT 1) IS NOT NULL)
+               CROSS JOIN LATERAL (SELECT FROM executions AS c WHERE c.key = w.subject AND c.status >= 4 OFFSET 0) AS c
+               WHERE w.execution = e.key AND w.kind = 1 LIMIT 1) IS NOT NULL
+           OR (SELECT true FROM waits AS w
+               CROSS JOIN LATERAL (SELECT FROM messages AS m
+                                   WHERE m.execution = w.subject AND m.topic = w.name LIMIT 1) AS m
+               WHERE w.execution = e.key AND w.kind = 2 LIMIT 1) IS NOT NULL)
     RETURNING e.key, e.workflow, e.app_version, e.queue, e.queue_key, e.priority, e.created_at
 ), unarmed AS (
     DELETE FROM timers WHERE execution = ANY(ARRAY(SELECT key FROM woken)) RETURNING 1

@@ -169,6 +169,8 @@ impl Changes {
                     }
                     changes.has_free_slots |= change.placement.is_some();
                 }
+                // its receiver may run in another process
+                Write::Send(message) => changes.add_ended(message.execution),
                 Write::Wake(_)
                 | Write::Request(_)
                 | Write::Checkpoint(_)
@@ -200,7 +202,7 @@ impl Changes {
         self.ready_count = self.ready_count.saturating_add(saturate(count));
     }
 
-    /// Adds an execution that has ended or is parked.
+    /// Adds an execution that has ended, is parked, or has a new message.
     pub(crate) fn add_ended(&mut self, key: Key) {
         self.ended.add_new(key.tag(), MAX_ENDED);
     }

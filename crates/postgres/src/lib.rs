@@ -39,8 +39,9 @@ use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
     Assignments, BatchItems, Claim, ClaimReply, DeadLetter, Detail, Execution, ExecutionId, Filter, Finding,
-    Flush, GraphRow, Heartbeat, HeartbeatReply, Hint, Maintenance, MigrationReport, Outcome, Page, Record,
-    Registration, Renewal, StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview, load_items_by_bundle,
+    Flush, GraphRow, Heartbeat, HeartbeatReply, Hint, Maintenance, MigrationReport, Outcome, Page,
+    PendingMessage, Record, Registration, Renewal, StoreError, StoreInfo, WorkerId, WorkerInfo,
+    WorkerOverview, load_items_by_bundle,
 };
 use stepfast_core::sync::Mutex;
 use stepfast_core::{Key, Store};
@@ -373,6 +374,11 @@ impl Store for PostgresStore {
     async fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError> {
         self.counters.add_read();
         self.reader.bundles(batch, first_item, limit).await
+    }
+
+    async fn messages(&self, receivers: &[(Key, Arc<str>)]) -> Result<Vec<Vec<PendingMessage>>, StoreError> {
+        self.counters.add_read();
+        self.reader.messages(receivers).await
     }
 
     async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError> {

@@ -33,6 +33,8 @@ pub(crate) const TABLES: &[&str] = &[
     "slots",
     "timers",
     "waits",
+    "messages",
+    "message_ids",
     "requests",
     "workers",
     "lanes",

@@ -1,9 +1,13 @@
--- Queues a suspended execution if its timer is due or one of its children has finished. 1 key, 2 the time now
+-- Queues a suspended execution if its timer is due or an event has happened for which it waits. 1 key, 2 the time now
 UPDATE executions SET status = 1
 WHERE key = ?1 AND status = 3 AND (
     EXISTS (SELECT 1 FROM timers WHERE execution = ?1 AND due_at <= ?2)
     OR EXISTS (
-        SELECT 1 FROM waits CROSS JOIN executions AS child ON child.key = waits.child
-        WHERE waits.execution = ?1 AND child.status >= 4
+        SELECT 1 FROM waits CROSS JOIN executions AS child ON child.key = waits.subject
+        WHERE waits.execution = ?1 AND waits.kind = 1 AND child.status >= 4
+    )
+    OR EXISTS (
+        SELECT 1 FROM waits CROSS JOIN messages ON messages.execution = waits.subject AND messages.topic = waits.name
+        WHERE waits.execution = ?1 AND waits.kind = 2
     )
 )

@@ -47,8 +47,8 @@ use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
     Assignments, BatchItems, Claim, ClaimReply, DeadLetter, Detail, Durability, Execution, ExecutionId,
-    Filter, Flush, GraphRow, Heartbeat, HeartbeatReply, Hint, Maintenance, Outcome, Page, Record,
-    Registration, Renewal, Store, StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview,
+    Filter, Flush, GraphRow, Heartbeat, HeartbeatReply, Hint, Maintenance, Outcome, Page, PendingMessage,
+    Record, Registration, Renewal, Store, StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview,
 };
 use stepfast_core::sync::Mutex;
 use stepfast_core::text::abbreviate;
@@ -407,6 +407,11 @@ impl Store for SqliteStore {
 
     async fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError> {
         self.read_blocking(move |database| database.bundles(batch, first_item, limit)).await
+    }
+
+    async fn messages(&self, receivers: &[(Key, Arc<str>)]) -> Result<Vec<Vec<PendingMessage>>, StoreError> {
+        let receivers = receivers.to_vec();
+        self.read_blocking(move |database| database.messages(&receivers)).await
     }
 
     async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError> {

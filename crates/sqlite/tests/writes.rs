@@ -18,7 +18,7 @@ use stepfast_core::queue::Placement;
 use stepfast_core::store::counters::Table;
 use stepfast_core::store::{
     Attempt, Chunk, DeleteChunks, Detail, ExecutionId, Filter, Flush, Outcome, PendingSleep, Start, State,
-    Status, Store, StoreError, Transition, Write, outcomes_to_keep,
+    Status, Store, StoreError, Transition, Wait, Write, outcomes_to_keep,
 };
 use support::*;
 
@@ -46,7 +46,7 @@ async fn writes_are_read_back_unchanged() {
         true,
         State::Waiting {
             wake_at: Some(later(50)),
-            children: vec![Key::mint(0)],
+            waits: Wait::for_children([Key::mint(0)]),
             pending_sleeps: pending_sleeps.clone(),
         },
     );

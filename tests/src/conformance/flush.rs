@@ -2,7 +2,7 @@
 
 use stepfast_core::key::Key;
 use stepfast_core::store::counters::Table;
-use stepfast_core::store::{Durability, State, Status, Write};
+use stepfast_core::store::{Durability, State, Status, Wait, Write};
 
 use crate::fixtures::builders::{
     at, attempt, checkpoint, chunk, completed, keys, queued, sleeping, start_in, start_queued, start_running,
@@ -44,7 +44,7 @@ async fn flush_carries_a_thousand_rows_of_each_kind(fixture: &dyn StoreFixture) 
             1 => transition(*key, queued()),
             _ => transition(
                 *key,
-                State::Waiting { wake_at: None, children: vec![all[0]], pending_sleeps: vec![] },
+                State::Waiting { wake_at: None, waits: Wait::for_children([all[0]]), pending_sleeps: vec![] },
             ),
         });
         writes.push(start_queued(Key::mint(0)));

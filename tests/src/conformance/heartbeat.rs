@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepfast_core::key::Key;
-use stepfast_core::store::{Heartbeat, RequestKind, Start, State, Status, Write};
+use stepfast_core::store::{Heartbeat, RequestKind, Start, State, Status, Wait, Write};
 
 use crate::fixtures::builders::{
     at, awaiting, cancel, checkpoint, completed, ended, keys, parked, queued, running, sleeping, start,
@@ -135,8 +135,11 @@ async fn heartbeat_reports_ready_executions_of_its_workflows(fixture: &dyn Store
 async fn heartbeat_reports_earliest_due_time_of_its_workflows(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let other = Start { workflow: "other".into(), ..start(Key::mint(0), sleeping(at(10))) };
-    let both =
-        State::Waiting { wake_at: Some(at(40)), children: keys::<2>().to_vec(), pending_sleeps: Vec::new() };
+    let both = State::Waiting {
+        wake_at: Some(at(40)),
+        waits: Wait::for_children(keys::<2>()),
+        pending_sleeps: Vec::new(),
+    };
     let first = Key::mint(0);
     worker
         .apply(vec![

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stepfast_core::key::Key;
-use stepfast_core::store::{Filter, Page, Parent, Start, State, Status};
+use stepfast_core::store::{Filter, Page, Parent, Start, State, Status, Wait};
 
 use crate::fixtures::builders::{
     at, child_of, completed, ended, keys, nasty_texts, parked, pending_sleeps, queued, running, sleeping,
@@ -103,8 +103,11 @@ async fn count_ignores_the_page(fixture: &dyn StoreFixture) {
 async fn rows_are_listed_without_payloads(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let sleeps = pending_sleeps(&[(1, 90)]);
-    let waiting =
-        State::Waiting { wake_at: Some(at(90)), children: keys::<1>().to_vec(), pending_sleeps: sleeps };
+    let waiting = State::Waiting {
+        wake_at: Some(at(90)),
+        waits: Wait::for_children(keys::<1>()),
+        pending_sleeps: sleeps,
+    };
     for state in [running(), queued(), waiting, parked("why"), completed(), ended(Status::Failed, "x")] {
         let [root, parent, key] = keys();
         let given = Start {

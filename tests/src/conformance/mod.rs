@@ -31,6 +31,7 @@ mod heartbeat;
 mod hint;
 mod list;
 mod load;
+mod messages;
 mod pause;
 mod quarantine;
 mod queue;
@@ -66,6 +67,7 @@ nouns![
     hint,
     list,
     load,
+    messages,
     heartbeat,
     transition,
     pause,

@@ -1,7 +1,7 @@
 //! Pauses: an execution is parked on request, at once or by its owner.
 
 use stepfast_core::key::Key;
-use stepfast_core::store::{Execution, Outcome, RequestKind, RequestResult, State, Status, Write};
+use stepfast_core::store::{Execution, Outcome, RequestKind, RequestResult, State, Status, Wait, Write};
 
 use super::resend::resend_of;
 use crate::fixtures::builders::{
@@ -35,7 +35,11 @@ async fn pause_parks_an_execution_that_is_not_running(fixture: &dyn StoreFixture
     let states = [
         queued(),
         State::Queued { pending_sleeps: sleeps.clone() },
-        State::Waiting { wake_at: Some(at(90)), children: keys::<2>().to_vec(), pending_sleeps: sleeps },
+        State::Waiting {
+            wake_at: Some(at(90)),
+            waits: Wait::for_children(keys::<2>()),
+            pending_sleeps: sleeps,
+        },
         awaiting(&keys::<1>()),
     ];
     for state in states {

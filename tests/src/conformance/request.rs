@@ -4,7 +4,7 @@ use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
 use stepfast_core::store::{
     Checkpoint, CheckpointKind, Detail, Execution, ExecutionId, Outcome, Parent, Request, RequestKind,
-    RequestResult, Start, State, Status, Write, cancel_outcome,
+    RequestResult, Start, State, Status, Wait, Write, cancel_outcome,
 };
 
 use super::resend::resend_of;
@@ -58,7 +58,7 @@ async fn cancel_ends_an_execution_that_is_not_running(fixture: &dyn StoreFixture
         State::Queued { pending_sleeps: sleeps.clone() },
         State::Waiting {
             wake_at: Some(at(90)),
-            children: keys::<2>().to_vec(),
+            waits: Wait::for_children(keys::<2>()),
             pending_sleeps: sleeps.clone(),
         },
         awaiting(&keys::<1>()),

@@ -10,6 +10,7 @@ use stepfast_core::payload::Payload;
 use stepfast_core::queue::Placement;
 use stepfast_core::store::{
     Detail, ExecutionId, ExistingExecution, Heartbeat, Outcome, Parent, Start, State, Status, StoreError,
+    Wait,
 };
 
 use crate::fixtures::builders::{
@@ -41,8 +42,11 @@ async fn start_creates_a_row_in_each_state(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [run, queue, wait, park, complete, fail, cancel, child] = keys();
     let sleeps = pending_sleeps(&[(1, 50), (300, 90)]);
-    let waiting =
-        State::Waiting { wake_at: Some(at(50)), children: vec![child], pending_sleeps: sleeps.clone() };
+    let waiting = State::Waiting {
+        wake_at: Some(at(50)),
+        waits: Wait::for_children([child]),
+        pending_sleeps: sleeps.clone(),
+    };
     worker
         .apply(vec![
             write(start(run, State::Running { pending_sleeps: sleeps.clone() })),

@@ -2,7 +2,7 @@
 
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
-use stepfast_core::store::{Outcome, RequestKind, State, Status, Write};
+use stepfast_core::store::{Outcome, RequestKind, State, Status, Wait, Write};
 
 use crate::fixtures::builders::{
     at, awaiting, cancel, checkpoint, completed, ended, keys, parked, payload, pending_sleeps, queued,
@@ -31,10 +31,10 @@ async fn running_execution_can_reach_each_state(fixture: &dyn StoreFixture) {
         State::Queued { pending_sleeps: sleeps.clone() },
         State::Waiting {
             wake_at: Some(at(100)),
-            children: keys::<3>().to_vec(),
+            waits: Wait::for_children(keys::<3>()),
             pending_sleeps: sleeps.clone(),
         },
-        State::Waiting { wake_at: None, children: keys::<1>().to_vec(), pending_sleeps: Vec::new() },
+        State::Waiting { wake_at: None, waits: Wait::for_children(keys::<1>()), pending_sleeps: Vec::new() },
         State::Parked { reason: payload("why"), pending_sleeps: sleeps.clone(), is_pause: false },
         completed(),
         ended(Status::Failed, "boom"),
@@ -147,7 +147,11 @@ async fn pending_sleeps_are_kept_across_transitions(fixture: &dyn StoreFixture) 
     let mut worker = Worker::register(&fixture.store()).await;
     let [sleeper, woken, requeued, taken_over, child] = keys();
     let sleeps = pending_sleeps(&[(1, 0), (2, 1_000_000_000), (3, -5)]);
-    let waiting = |wake_at, children| State::Waiting { wake_at, children, pending_sleeps: sleeps.clone() };
+    let waiting = |wake_at, children: Vec<Key>| State::Waiting {
+        wake_at,
+        waits: Wait::for_children(children),
+        pending_sleeps: sleeps.clone(),
+    };
     worker.apply(vec![start_in(child, completed())]).await;
     worker.apply([sleeper, woken, requeued, taken_over].map(start_running).to_vec()).await;
     worker
@@ -196,7 +200,7 @@ async fn suspension_with_pending_cancel_is_queued(fixture: &dyn StoreFixture) {
     let later = 3_600_000_000;
     let sleeping_until = |micros| State::Waiting {
         wake_at: Some(at(micros)),
-        children: vec![quiet],
+        waits: Wait::for_children([quiet]),
         pending_sleeps: pending_sleeps(&[(1, micros)]),
     };
     worker.apply(all.map(start_running).to_vec()).await;

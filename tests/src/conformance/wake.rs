@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use stepfast_core::key::Key;
-use stepfast_core::store::{Outcome, State, Status, Write};
+use stepfast_core::store::{Outcome, State, Status, Wait, Write};
 
 use crate::fixtures::builders::{
     at, awaiting, child_of, completed, ended, keys, parked, queued, running, sleeping, start_in,
@@ -74,7 +74,7 @@ async fn wake_is_applied_on_any_of_several_conditions(fixture: &dyn StoreFixture
     let [by_time, by_child, parent, unfinished, finished] = keys();
     let wait = |wake_at| State::Waiting {
         wake_at: Some(at(wake_at)),
-        children: vec![unfinished, finished],
+        waits: Wait::for_children([unfinished, finished]),
         pending_sleeps: Vec::new(),
     };
     let never = i64::from(u32::MAX);
@@ -121,7 +121,11 @@ async fn woken_execution_drops_its_former_conditions(fixture: &dyn StoreFixture)
     let mut worker = Worker::register(&fixture.store()).await;
     let [key, child] = keys();
     worker.apply(vec![start_in(child, completed())]).await;
-    let wait = State::Waiting { wake_at: Some(at(1_000)), children: vec![child], pending_sleeps: Vec::new() };
+    let wait = State::Waiting {
+        wake_at: Some(at(1_000)),
+        waits: Wait::for_children([child]),
+        pending_sleeps: Vec::new(),
+    };
     worker.apply(vec![start_in(key, wait)]).await;
     worker.apply(vec![Write::Wake(key)]).await;
     assert_eq!(worker.execution(key).await.wake_at, None);

@@ -105,6 +105,19 @@ pub async fn run_executions(
         output_sink(&format!("ended {SUBMITTER} {output}"));
         Ok(())
     }));
+    for n in 0..executions.div_ceil(RARE_INTERVAL) {
+        let (engine, sink, talker) = (engine.clone(), sink.clone(), workflows.talker.clone());
+        tasks.push(tokio::spawn(async move {
+            let id = format!("t-{n}");
+            let handle = engine.start(&talker, n).workflow_id(id.as_str()).await?;
+            sink(&format!("started {id}"));
+            // the first try may have been durable before the process was killed
+            handle.send("greeting").topic("from outside").message_id("greeting").await?;
+            let output = handle.result().await?;
+            sink(&format!("ended {id} {output}"));
+            Ok(())
+        }));
+    }
     for is_streamed in [false, true] {
         let (engine, sink, item) = (engine.clone(), sink.clone(), workflows.item.clone());
         tasks.push(tokio::spawn(
@@ -218,6 +231,15 @@ pub fn submitter_output(n: u32) -> String {
     (0..n).map(item_output).collect::<Vec<_>>().join(",")
 }
 
+/// Number of messages that a talker sends to itself.
+const TALKER_MESSAGES: u32 = 5;
+
+/// Returns the output of the workflow that sends messages to itself.
+pub fn talker_output(n: u32) -> String {
+    let numbers = (n..n + TALKER_MESSAGES).map(|number| number.to_string());
+    ["greeting".to_owned()].into_iter().chain(numbers).collect::<Vec<_>>().join(",")
+}
+
 /// Returns the output of item `n` of a batch.
 pub fn item_output(n: u32) -> String {
     format!("item {n}")
@@ -256,6 +278,7 @@ pub struct CrashWorkflows {
     long_child: Workflow<u32, String>,
     item: Workflow<(u32, String), String>,
     submitter: Workflow<u32, String>,
+    talker: Workflow<u32, String>,
     /// The inputs of long parents whose child runs a step.
     working: watch::Sender<BTreeSet<u32>>,
 }
@@ -304,7 +327,7 @@ impl CrashWorkflows {
         let item = item_workflow(sink.clone(), child.clone());
         let submitter = submitter_workflow(sink.clone(), item.clone());
         let root = root_workflow(sink, child.clone());
-        Self { root, child, long_parent, long_child, item, submitter, working }
+        Self { root, child, long_parent, long_child, item, submitter, talker: talker_workflow(), working }
     }
 
     /// Opens an engine with the workflows.
@@ -316,6 +339,7 @@ impl CrashWorkflows {
             .register(&self.long_child)
             .register(&self.item)
             .register(&self.submitter)
+            .register(&self.talker)
             .suspend_after(Duration::from_millis(20))
             .open()
             .await
@@ -360,6 +384,24 @@ fn submitter_workflow(sink: LineSink, item: Workflow<(u32, String), String>) -> 
             cx.step("three", || run_body(&sink, &me, "three", "two")).await?;
             Ok::<_, Failure>(outputs.join(","))
         }
+    })
+}
+
+/// Returns a workflow that receives a greeting, sends messages to itself, and receives each once and in order.
+fn talker_workflow() -> Workflow<u32, String> {
+    Workflow::new("talker", |mut cx: Context, n: u32| async move {
+        let mut received: Vec<String> = vec![cx.receive().topic("from outside").await?];
+        let me = cx.execution_key();
+        for number in n..n + TALKER_MESSAGES {
+            cx.send(&*me, &number).await?;
+        }
+        for _ in 0..TALKER_MESSAGES {
+            received.push(cx.receive::<u32>().await?.to_string());
+        }
+        let none = Duration::from_millis(if n.is_multiple_of(2) { 0 } else { 30 });
+        let more: Option<u32> = cx.receive().timeout(none).await?;
+        received.extend(more.map(|number| format!("again {number}")));
+        Ok::<_, Failure>(received.join(","))
     })
 }
 

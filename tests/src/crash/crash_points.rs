@@ -33,6 +33,8 @@ pub const ENGINE_POINTS: &[(&str, CrashPhase)] = &[
     ("child start staged", Working),
     ("child started and not recorded", Working),
     ("batch ended and parent not woken", Working),
+    ("message durable", Working),
+    ("message sent and not recorded", Working),
     ("child end received", Working),
     ("child cancel staged", Working),
     ("suspension staged", Working),

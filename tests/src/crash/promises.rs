@@ -12,7 +12,9 @@ use stepfast::{Key, Status, Store};
 
 use crate::chaos::load;
 use crate::chaos::neighbour::NEIGHBOUR_PREFIX;
-use crate::crash::child::{BATCH_PREFIX, CHILDREN, item_output, root_output, submitter_output};
+use crate::crash::child::{
+    BATCH_PREFIX, CHILDREN, item_output, root_output, submitter_output, talker_output,
+};
 use crate::crash::leftovers;
 
 /// Maximum number of records that are loaded together.
@@ -252,6 +254,7 @@ impl Promises {
         let output: Option<fn(u32) -> String> = match workflow {
             "root" => Some(root_output),
             "submitter" => Some(submitter_output),
+            "talker" => Some(talker_output),
             "batch_item" => Some(item_output),
             "order" => Some(load::order_output),
             "gated" => Some(load::gated_output),

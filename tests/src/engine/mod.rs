@@ -44,6 +44,7 @@ mod identified_child;
 mod leftovers;
 mod limit;
 mod lost_claim_reply;
+mod messages;
 mod moment;
 mod multiple_engines;
 mod pause;
@@ -96,6 +97,7 @@ nouns![
     crash_loop,
     leftovers,
     limit,
+    messages,
     queue,
     queued_child,
     request,

@@ -10,8 +10,8 @@ use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
     BatchItems, Claim, ClaimReply, DeadLetter, Detail, Execution, ExecutionId, Filter, Flush, GraphRow,
-    Heartbeat, HeartbeatReply, Hint, Maintenance, Outcome, Page, Record, Registration, Renewal, Store,
-    StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview, Write,
+    Heartbeat, HeartbeatReply, Hint, Maintenance, Outcome, Page, PendingMessage, Record, Registration,
+    Renewal, Store, StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview, Write,
 };
 use tokio::sync::watch;
 
@@ -554,6 +554,11 @@ impl Store for FaultStore {
     async fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError> {
         let fault = self.begin_call(Call::List).await?;
         finish_call(Call::List, fault, self.inner.bundles(batch, first_item, limit).await)
+    }
+
+    async fn messages(&self, receivers: &[(Key, Arc<str>)]) -> Result<Vec<Vec<PendingMessage>>, StoreError> {
+        let fault = self.begin_call(Call::Load).await?;
+        finish_call(Call::Load, fault, self.inner.messages(receivers).await)
     }
 
     async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError> {

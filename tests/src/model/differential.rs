@@ -1,6 +1,6 @@
 //! [`DifferentialStores`]: several stores to which the same history is applied. The first is the model for the others.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use smallvec::SmallVec;
 use stepfast_core::key::Key;
 use stepfast_core::payload::{ChunkRef, Payload};
 use stepfast_core::store::{
-    CloseBatch, DeleteChunks, Detail, Execution, ExecutionId, Filter, Flush, Heartbeat, HeartbeatReply,
-    ItemOutcome, Pack, Parent, Record, Request, RequestKind, Start, State, Status, StoreError, WorkerId,
-    Write,
+    Checkpoint, CheckpointKind, CloseBatch, DeleteChunks, Detail, Execution, ExecutionId, Filter, Flush,
+    Heartbeat, HeartbeatReply, ItemOutcome, Message, Pack, Parent, PendingMessage, Record, Request,
+    RequestKind, Start, State, Status, Store, StoreError, Wait, WorkerId, Write,
 };
 
 use crate::fixtures::builders::{
     attempt, checkpoint, chunk, outcomes_of_resend, payload, pending_sleeps, start, transition,
 };
 use crate::model::histories::{
-    BATCH, BUNDLE_ITEMS, BUNDLES, Draft, DraftState, EXECUTIONS, HistoryOp, ITEM, PARENTS, TargetedDraft,
-    WORKERS,
+    BATCH, BUNDLE_ITEMS, BUNDLES, Draft, DraftState, EXECUTIONS, HistoryOp, ITEM, PARENTS, TOPICS,
+    TargetedDraft, WORKERS,
 };
 use crate::{StoreFixture, Worker};
 
@@ -121,6 +121,11 @@ fn root(index: usize) -> usize {
     PARENTS[index].map_or(index, root)
 }
 
+/// Returns all executions with all topics.
+fn receivers() -> Vec<(Key, Arc<str>)> {
+    (0..EXECUTIONS).flat_map(|index| TOPICS.map(|topic| (key(index), topic.into()))).collect()
+}
+
 fn masked_keys(bits: u16) -> Vec<Key> {
     (0..EXECUTIONS).filter(|index| bits & (1 << index) != 0).map(key).collect()
 }
@@ -142,10 +147,11 @@ impl Targets {
             Draft::Checkpoint { .. }
             | Draft::Attempt { .. }
             | Draft::Transition { .. }
+            | Draft::Receive { .. }
             | Draft::ClearRequests { .. } => &self.owned,
             Draft::Pack { .. } | Draft::CloseBatch { .. } => &[],
             Draft::Wake { .. } => &self.waiting,
-            Draft::Request { .. } => &self.present,
+            Draft::Request { .. } | Draft::Send { .. } => &self.present,
             Draft::Chunk { .. } | Draft::DeleteChunks { .. } => &self.any,
         }
     }
@@ -232,6 +238,11 @@ impl DifferentialStores {
             }
             assert_eq!(others.len(), records.len(), "the numbers of executions differ");
             assert_eq!(other_values, values, "large values differ");
+        }
+        let messages = Self::pending_messages(&*self.stores[0].workers[0].store).await;
+        for store in &self.stores[1..] {
+            let others = Self::pending_messages(&*store.workers[0].store).await;
+            assert_eq!(others, messages, "pending messages differ");
         }
         self.compare_batch().await;
     }
@@ -387,6 +398,9 @@ impl DifferentialStores {
         is_recorded: bool,
     ) -> Vec<Write> {
         let targets = self.targets(worker).await;
+        let pending = Self::pending_messages(&*self.stores[0].workers[0].store).await;
+        let mut pending: BTreeMap<(Key, Arc<str>), _> =
+            receivers().into_iter().zip(pending.into_iter().map(VecDeque::from)).collect();
         let mut changed = ChangedRows::default();
         let mut recorded = self.recorded.clone();
         let mut writes = Vec::new();
@@ -399,12 +413,23 @@ impl DifferentialStores {
                 let Some(target) = targets.get(*index % targets.len().max(1)) else { continue };
                 *index = *target;
             }
-            writes.extend(self.build_write(&draft, &mut changed, &mut recorded));
+            writes.extend(match &draft {
+                Draft::Receive { index, n, topic } => {
+                    let messages = pending.get_mut(&(key(*index), TOPICS[*topic].into()));
+                    Self::receipt(*index, *n, *topic, messages.and_then(VecDeque::pop_front), &mut recorded)
+                }
+                draft => self.build_write(draft, &mut changed, &mut recorded),
+            });
         }
         if is_recorded {
             self.recorded = recorded;
         }
         writes
+    }
+
+    /// Returns the pending messages of all executions and topics.
+    async fn pending_messages(store: &dyn Store) -> Vec<Vec<PendingMessage>> {
+        store.messages(&receivers()).await.unwrap()
     }
 
     async fn targets(&self, worker: usize) -> Targets {
@@ -429,6 +454,29 @@ impl DifferentialStores {
         targets
     }
 
+    /// Returns the Write that records the receipt of a message; `None` if there is no message, or the call has an outcome.
+    fn receipt(
+        index: usize,
+        n: u32,
+        topic: usize,
+        message: Option<PendingMessage>,
+        recorded: &mut BTreeSet<(Key, u32, u32)>,
+    ) -> Option<Write> {
+        let message = message?;
+        if index == BATCH || BUNDLES.contains(&index) || !recorded.insert((key(index), n, 0)) {
+            return None;
+        }
+        let step = checkpoint(key(index), n, "");
+        Some(Write::Checkpoint(Checkpoint {
+            order: (n * 5) % 11,
+            kind: CheckpointKind::Message,
+            name: Arc::<str>::from(TOPICS[topic]).into(),
+            outcome: message.value,
+            message: Some(message.number),
+            ..step
+        }))
+    }
+
     fn build_write(
         &mut self,
         draft: &Draft,
@@ -447,7 +495,9 @@ impl DifferentialStores {
                 }
                 let state = match state {
                     DraftState::Ended { .. } => state.clone(),
-                    _ if *index == BATCH => DraftState::Waiting { due_in: None, children: 0, sleep_count: 0 },
+                    _ if *index == BATCH => {
+                        DraftState::Waiting { due_in: None, children: 0, topics: 0, sleep_count: 0 }
+                    }
                     state => state.clone(),
                 };
                 let item_count = match *index {
@@ -556,6 +606,20 @@ impl DifferentialStores {
                 }
                 Write::CloseBatch(CloseBatch { batch: key(BATCH), item_count: *item_count })
             }
+            Draft::Send { index, topic, id } => {
+                if id.is_some_and(|id| !changed.rows.insert((*index, 100, u32::from(id)))) {
+                    return None;
+                }
+                Write::Send(Box::new(Message {
+                    execution: key(*index),
+                    topic: TOPICS[*topic].into(),
+                    id: id.map(|id| format!("id {id}").into()),
+                    value: value(count),
+                    sent_at: at,
+                    is_owned: false,
+                }))
+            }
+            Draft::Receive { .. } => return None,
             Draft::DeleteChunks { index, keep } => {
                 if changed.rows.contains(&(*index, 1, 1)) || !changed.rows.insert((*index, 1, 0)) {
                     return None;
@@ -571,14 +635,16 @@ impl DifferentialStores {
         match state {
             DraftState::Running { sleep_count } => State::Running { pending_sleeps: sleeps(*sleep_count) },
             DraftState::Queued { sleep_count } => State::Queued { pending_sleeps: sleeps(*sleep_count) },
-            DraftState::Waiting { due_in, children, sleep_count } => {
+            DraftState::Waiting { due_in, children, topics, sleep_count } => {
                 let is_mine = |child: &usize| PARENTS[*child] == Some(index) && children & (1 << child) != 0;
                 let due = |due_in: i16| stepfast_core::clock::Timestamp::from_micros(now + i64::from(due_in));
-                State::Waiting {
-                    wake_at: due_in.map(due),
-                    children: (0..EXECUTIONS).filter(is_mine).map(key).collect(),
-                    pending_sleeps: sleeps(*sleep_count),
-                }
+                let mut waits = Wait::for_children((0..EXECUTIONS).filter(is_mine).map(key));
+                let awaited = TOPICS.iter().enumerate().filter(|(n, _)| topics & (1 << n) != 0);
+                // a batch waits for its items only
+                waits.extend(
+                    awaited.map(|(_, topic)| Wait::Message((*topic).into())).filter(|_| index != BATCH),
+                );
+                State::Waiting { wake_at: due_in.map(due), waits, pending_sleeps: sleeps(*sleep_count) }
             }
             DraftState::Parked { sleep_count, is_pause } => {
                 let (reason, pending_sleeps) = (value(count), sleeps(*sleep_count));

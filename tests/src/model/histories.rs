@@ -21,6 +21,8 @@ pub const BUNDLE_ITEMS: u32 = 2;
 pub const ITEM: usize = 11;
 /// Number of workers that are alive at any time.
 pub const WORKERS: usize = 3;
+/// The topics of messages.
+pub const TOPICS: [&str; 2] = ["one", "two"];
 /// The parent of each execution, if it is a child.
 pub const PARENTS: [Option<usize>; EXECUTIONS] = [
     None,
@@ -90,6 +92,10 @@ pub enum Draft {
     Pack { index: usize, offset: u32, status: Status },
     /// Closes the batch with this number of items.
     CloseBatch { index: usize, item_count: u64 },
+    /// Sends a message, possibly with an id.
+    Send { index: usize, topic: usize, id: Option<u8> },
+    /// Records the receipt of the first message of a topic.
+    Receive { index: usize, n: u32, topic: usize },
 }
 
 impl Draft {
@@ -106,7 +112,9 @@ impl Draft {
             | Draft::Chunk { index, .. }
             | Draft::DeleteChunks { index, .. }
             | Draft::Pack { index, .. }
-            | Draft::CloseBatch { index, .. } => index,
+            | Draft::CloseBatch { index, .. }
+            | Draft::Send { index, .. }
+            | Draft::Receive { index, .. } => index,
         }
     }
 }
@@ -118,8 +126,8 @@ pub enum DraftState {
     Running { sleep_count: u8 },
     /// Queued.
     Queued { sleep_count: u8 },
-    /// Waiting until a time relative to now, and for some of the children.
-    Waiting { due_in: Option<i16>, children: u16, sleep_count: u8 },
+    /// Waiting until a time relative to now, for some of the children, and for messages of some topics.
+    Waiting { due_in: Option<i16>, children: u16, topics: u8, sleep_count: u8 },
     /// Parked.
     Parked { sleep_count: u8, is_pause: bool },
     /// Ended.
@@ -142,8 +150,9 @@ fn state(running: u32) -> impl Strategy<Value = DraftState> {
     prop_oneof![
         running => (0..3u8).prop_map(|sleep_count| DraftState::Running { sleep_count }),
         2 => (0..3u8).prop_map(|sleep_count| DraftState::Queued { sleep_count }),
-        4 => (any::<Option<i16>>(), any::<u16>(), 0..3u8)
-            .prop_map(|(due_in, children, sleep_count)| DraftState::Waiting { due_in, children, sleep_count }),
+        4 => (any::<Option<i16>>(), any::<u16>(), any::<u8>(), 0..3u8).prop_map(
+            |(due_in, children, topics, sleep_count)| DraftState::Waiting { due_in, children, topics, sleep_count }
+        ),
         2 => (0..3u8, any::<bool>())
             .prop_map(|(sleep_count, is_pause)| DraftState::Parked { sleep_count, is_pause }),
         3 => ended_status().prop_map(|status| DraftState::Ended { status }),
@@ -183,6 +192,9 @@ fn draft() -> impl Strategy<Value = Draft> {
         2 => (proptest::sample::select(&BUNDLES[..]), 0..BUNDLE_ITEMS, ended_status())
             .prop_map(|(index, offset, status)| Draft::Pack { index, offset, status }),
         1 => (0..6u64).prop_map(|item_count| Draft::CloseBatch { index: BATCH, item_count }),
+        4 => (index(), 0..TOPICS.len(), proptest::option::of(0..3u8))
+            .prop_map(|(index, topic, id)| Draft::Send { index, topic, id }),
+        2 => (index(), 1..9u32, 0..TOPICS.len()).prop_map(|(index, n, topic)| Draft::Receive { index, n, topic }),
     ]
 }
 

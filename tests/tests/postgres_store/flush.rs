@@ -7,7 +7,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::payload::ChunkRef;
 use stepfast_core::store::{
     Chunk, DeleteChunks, Detail, ExecutionId, Filter, Outcome, PendingSleep, Start, State, Status,
-    StoreError, Write,
+    StoreError, Wait, Write,
 };
 use stepfast_core::{Key, Path, Payload, Store};
 
@@ -71,7 +71,7 @@ async fn execution_row_is_read_back_unchanged() {
             key,
             State::Waiting {
                 wake_at: Some(later(2)),
-                children: vec![root],
+                waits: Wait::for_children([root]),
                 pending_sleeps: pending_sleeps.clone(),
             },
         )
@@ -159,7 +159,7 @@ async fn transition_leaves_no_trace_of_former_state() {
     let states = [
         State::Running { pending_sleeps: pending_sleeps.clone() },
         State::Queued { pending_sleeps: pending_sleeps.clone() },
-        State::Waiting { wake_at: Some(later(9)), children: vec![], pending_sleeps: pending_sleeps.clone() },
+        State::Waiting { wake_at: Some(later(9)), waits: Vec::new(), pending_sleeps: pending_sleeps.clone() },
         State::Parked { reason: payload("why"), pending_sleeps: pending_sleeps.clone(), is_pause: false },
         ended(Status::Failed),
     ];

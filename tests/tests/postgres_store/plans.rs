@@ -43,6 +43,8 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::FreeSlots, &[]),
     (Sql::InsertTimers, &[]),
     (Sql::InsertWaits, &[]),
+    (Sql::SendMessages, &[]),
+    (Sql::DeleteMessages, &[]),
     (Sql::ClearRequests, &[]),
     (Sql::DeletePauses, &[]),
     (Sql::Cancel, &[]),
@@ -95,6 +97,8 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::NewestBatch, &[]),
     (Sql::Bundles, &[]),
     (Sql::BatchItems, &[]),
+    (Sql::PendingMessages, &[]),
+    (Sql::Waits, &[]),
     // one row
     (Sql::Renew, &["on shard"]),
     // the first rows of an order
@@ -167,7 +171,7 @@ async fn fill(db: &Fixture, rows: u32) {
              SELECT now(), i % 5, gen_random_uuid(), CASE WHEN i % 5 = 2 THEN i % 3 END, \
                     CASE WHEN i % 4 = 0 THEN gen_random_uuid() END, 'order', 'id-' || gen_random_uuid(), 'x' \
              FROM generate_series(1, {rows}) i; \
-             TRUNCATE attributes, checkpoints, attempts, chunks, ready, timers, waits, requests, queues, depths, slots, rates, assignments, inbox, deadlines, batches, bundles, packs; \
+             TRUNCATE attributes, checkpoints, attempts, chunks, ready, timers, waits, requests, queues, depths, slots, rates, assignments, inbox, deadlines, batches, bundles, packs, messages, message_ids; \
              INSERT INTO checkpoints SELECT now(), 1, 1, null, 1, 1, key, 'a', 's', 'o' FROM executions; \
              INSERT INTO attempts SELECT now(), 1, key, 'a', 'f' FROM executions; \
              INSERT INTO attributes SELECT key, 'n', 'v' FROM executions; \
@@ -182,7 +186,9 @@ async fn fill(db: &Fixture, rows: u32) {
              INSERT INTO assignments SELECT 1, row_number() OVER (ORDER BY key), 0, ARRAY[key] FROM executions; \
              INSERT INTO timers SELECT now(), key, E'order\\x01\\x01default', true FROM executions; \
              INSERT INTO deadlines SELECT now(), key FROM executions; \
-             INSERT INTO waits SELECT key, key FROM executions; \
+             INSERT INTO waits (execution, kind, subject, name) SELECT key, 2, key, 't' FROM executions; \
+             INSERT INTO messages (sent_at, execution, topic, value) SELECT now(), key, 't', 'x' FROM executions; \
+             INSERT INTO message_ids SELECT key, 'id' FROM executions; \
              INSERT INTO batches SELECT 1, key FROM executions; \
              INSERT INTO bundles SELECT 1, key FROM executions; \
              INSERT INTO packs SELECT 1, 1, 0, 0, key, 'x' FROM executions; \
@@ -214,6 +220,8 @@ async fn every_hot_statement_uses_an_index() {
         "batches",
         "bundles",
         "packs",
+        "messages",
+        "message_ids",
     ];
     for table in TABLES.iter().chain(&more) {
         let no_surprises = format!("ALTER TABLE {table} SET (autovacuum_enabled = off)");
@@ -234,7 +242,7 @@ async fn every_hot_statement_uses_an_index() {
         }
         if statistics.contains("while they were empty") {
             let roles = "TRUNCATE attempts, chunks, ready, timers, waits, requests, queues, depths, slots, rates, \
-                 assignments, batches, bundles, packs";
+                 assignments, batches, bundles, packs, messages, message_ids";
             db.sql.batch_execute(roles).await.unwrap();
         }
         if analyze {

@@ -568,7 +568,7 @@ async fn first_limit_does_not_wait_for_blocked_claim() {
     let limiting = limit_during_lock(&db).await;
     let sleep = State::Waiting {
         wake_at: Some(Timestamp::from_micros(0)),
-        children: Vec::new(),
+        waits: Vec::new(),
         pending_sleeps: Vec::new(),
     };
     db.write(vec![Write::Transition(Transition { key: sleeps, placement: placement(), state: sleep })]).await;

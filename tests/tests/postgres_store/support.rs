@@ -9,7 +9,7 @@ use stepfast_core::attributes::Attributes;
 use stepfast_core::clock::{ManualClock, Timestamp};
 use stepfast_core::store::{
     Attempt, Checkpoint, CheckpointKind, Claim, Detail, ExecutionId, Flush, Heartbeat, Outcome, Parent,
-    Record, Registration, Renewal, Request, RequestKind, Start, State, Status, StoreError, Transition,
+    Record, Registration, Renewal, Request, RequestKind, Start, State, Status, StoreError, Transition, Wait,
     WorkerId, Write,
 };
 use stepfast_core::{Key, Path, Payload, Store};
@@ -200,7 +200,11 @@ pub(crate) const RUNNING: State = State::Running { pending_sleeps: Vec::new() };
 pub(crate) const QUEUED: State = State::Queued { pending_sleeps: Vec::new() };
 
 pub(crate) fn waiting(wake_at: Option<Timestamp>, children: &[Key]) -> State {
-    State::Waiting { wake_at, children: children.to_vec(), pending_sleeps: Vec::new() }
+    State::Waiting {
+        wake_at,
+        waits: Wait::for_children(children.iter().copied()),
+        pending_sleeps: Vec::new(),
+    }
 }
 
 pub(crate) fn ended(status: Status) -> State {
@@ -279,6 +283,7 @@ pub(crate) fn checkpoint(execution: Key, n: u32) -> Write {
         outcome: payload(&n),
         at: NOON,
         duration_ms: 12,
+        message: None,
     })
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use smallvec::{SmallVec, smallvec};
+use xxhash_rust::xxh3::xxh3_128;
 
 use super::lsn::Lsn;
 use super::watermark::Watermark;
@@ -67,6 +68,7 @@ pub(super) fn changed_rows(write: &Write) -> SmallVec<[(u8, Key); 2]> {
     const EXECUTIONS: u8 = 0;
     const REQUESTS: u8 = 1;
     const CHUNKS: u8 = 2;
+    const MESSAGE_IDS: u8 = 3;
     let key = write.execution();
     match write {
         Write::Start(_) | Write::Transition(_) | Write::Wake(_) | Write::CloseBatch(_) => {
@@ -75,9 +77,18 @@ pub(super) fn changed_rows(write: &Write) -> SmallVec<[(u8, Key); 2]> {
         Write::Request(_) => smallvec![(EXECUTIONS, key), (REQUESTS, key)],
         Write::ClearRequests(_) => smallvec![(REQUESTS, key)],
         Write::DeleteChunks(_) => smallvec![(CHUNKS, key)],
+        Write::Send(message) => match &message.id {
+            // a hash is enough: two messages whose hashes are equal by chance are flushed one after the other
+            Some(id) => smallvec![(MESSAGE_IDS, hash_of_message_id(key, id))],
+            None => smallvec![],
+        },
         // these insert rows of their own
         Write::Chunk(_) | Write::Checkpoint(_) | Write::Attempt(_) | Write::Pack(_) => smallvec![],
     }
+}
+
+fn hash_of_message_id(execution: Key, id: &str) -> Key {
+    Key::from_bytes(xxh3_128(&[execution.as_bytes(), id.as_bytes()].concat()).to_be_bytes())
 }
 
 /// Whether later Writes of the tree wait for the outcome of `write`: a guarded Start of a root, or of a child with an id.
@@ -149,7 +160,7 @@ impl Segment {
             });
             trees[index].0 |= match write {
                 Write::Start(start) => start.is_guarded || start.is_bundle(),
-                Write::Wake(_) | Write::Request(_) | Write::CloseBatch(_) => true,
+                Write::Wake(_) | Write::Request(_) | Write::CloseBatch(_) | Write::Send(_) => true,
                 _ => false,
             };
         }

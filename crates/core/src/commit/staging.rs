@@ -337,6 +337,7 @@ impl Staging {
             | Write::CloseBatch(_) => {
                 segment.unowned_changes += 1;
             }
+            Write::Send(message) => segment.unowned_changes += usize::from(message.id.is_some()),
             Write::Checkpoint(_) | Write::Attempt(_) | Write::Chunk(_) | Write::Pack(_) => {}
         }
         segment.bytes += size;

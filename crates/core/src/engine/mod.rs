@@ -8,6 +8,7 @@ pub(crate) mod handle;
 mod os_signals;
 mod queues;
 mod search;
+pub(crate) mod send;
 pub(crate) mod start;
 pub(crate) mod start_future;
 pub(crate) mod submission;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::input::{GuestInput, GuestWorkflow};
 use super::run_control::RunControl;
 use crate::clock::Timestamp;
+use crate::error::Error;
 use crate::failure::Failure;
 use crate::graph::{TaskPlace, begin_task_call, is_repeated};
 use crate::guest::step::GuestStep;
@@ -22,6 +23,7 @@ use crate::store::BatchCounts;
 use crate::workflow::branch::ActiveBranch;
 use crate::workflow::child::{NewBatch, NewChild};
 use crate::workflow::context::Context;
+use crate::workflow::messaging::{receive, send};
 use crate::workflow::retry::StepOptions;
 use crate::workflow::sleep::{sleep_for, sleep_until};
 use crate::workflow::step::begin_step_call;
@@ -126,6 +128,35 @@ impl GuestBranch {
     pub fn sleep_until(&mut self, due_at: Timestamp) -> impl Future<Output = ()> + Send + use<> {
         let call = self.cx.begin_sleep();
         async move { sleep_until(&call, due_at).await }
+    }
+
+    /// Begins to wait for a message; see [`Context::receive`]. The result is `None` after the timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if no message can have this topic.
+    pub fn receive(
+        &mut self,
+        topic: &str,
+        timeout: Option<Duration>,
+    ) -> Result<impl Future<Output = Result<Option<Payload>, Failure>> + Send + use<>, Error> {
+        let (call, topic) = self.cx.begin_receive(topic.into())?;
+        Ok(async move { receive(&call, &topic, timeout).await })
+    }
+
+    /// Begins to send a message to another execution; see [`Context::send`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if no message can have this topic.
+    pub fn send(
+        &mut self,
+        workflow_id: String,
+        value: Payload,
+        topic: &str,
+    ) -> Result<impl Future<Output = Result<(), Failure>> + Send + use<>, Error> {
+        let (call, topic) = self.cx.begin_send(topic.into())?;
+        Ok(async move { send(&call, &workflow_id, Ok(value), topic).await })
     }
 
     /// Runs a child to its output; see [`Context::child`]. With a place, the child is a task of a graph at this place of

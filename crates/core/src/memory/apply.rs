@@ -41,6 +41,7 @@ impl Tables {
                 Write::DeleteChunks(deletion) => self.apply_delete_chunks(deletion, counters),
                 Write::Pack(pack) => self.apply_pack(pack, counters),
                 Write::CloseBatch(close) => self.apply_close_batch(close, counters),
+                Write::Send(message) => self.apply_send(message, counters),
             };
             if outcome != Outcome::Applied {
                 outcomes.push((i, outcome));
@@ -167,8 +168,10 @@ impl Tables {
     }
 
     fn apply_checkpoint(&mut self, checkpoint: &Checkpoint, counters: &Counters) -> Outcome {
-        self.checkpoints.insert((checkpoint.execution, checkpoint.path.clone()), checkpoint.clone());
+        let row = Checkpoint { message: None, ..checkpoint.clone() };
+        self.checkpoints.insert((checkpoint.execution, checkpoint.path.clone()), row);
         counters.add_inserted(Table::Checkpoints, 1);
+        self.delete_received(checkpoint, counters);
         self.outcome_of_record(checkpoint.execution)
     }
 
@@ -229,7 +232,7 @@ impl Tables {
         let is_woken = if key.is_batch() {
             self.end_batch(key, now, counters)
         } else {
-            (self.is_due(key, now) || self.has_ended_child(key)) && self.queue_waiting(key, counters)
+            (self.is_due(key, now) || self.has_satisfied_wait(key)) && self.queue_waiting(key, counters)
         };
         if is_woken { Outcome::Applied } else { Outcome::NotFound }
     }
@@ -410,5 +413,6 @@ fn apply_order(write: &Write) -> u8 {
         Write::DeleteChunks(_) => 8,
         Write::Pack(_) => 9,
         Write::CloseBatch(_) => 10,
+        Write::Send(_) => 11,
     }
 }

@@ -94,7 +94,7 @@ impl Tables {
     pub(super) fn wake_satisfied(&mut self, now: Timestamp, counters: &Counters) {
         self.end_batches(now, counters);
         let satisfied: Vec<Key> =
-            self.executions.keys().copied().filter(|key| self.has_ended_child(*key)).collect();
+            self.executions.keys().copied().filter(|key| self.has_satisfied_wait(*key)).collect();
         for key in satisfied {
             self.queue_waiting(key, counters);
         }

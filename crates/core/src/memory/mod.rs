@@ -9,6 +9,7 @@ mod batches;
 mod claim;
 mod heartbeat;
 mod list;
+mod messages;
 mod queues;
 mod rows;
 mod tables;
@@ -29,9 +30,9 @@ use crate::queue::{QueueChange, QueueRow};
 use crate::store::counters::Counters;
 use crate::store::{
     BatchItems, Claim, ClaimReply, DeadLetter, Detail, Durability, Execution, ExecutionId, Filter, Flush,
-    GraphRow, Heartbeat, HeartbeatReply, Hint, Maintenance, Outcome, Page, Record, Registration, Renewal,
-    Store, StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview, load_items_by_bundle,
-    outcomes_to_keep,
+    GraphRow, Heartbeat, HeartbeatReply, Hint, Maintenance, Outcome, Page, PendingMessage, Record,
+    Registration, Renewal, Store, StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview,
+    load_items_by_bundle, outcomes_to_keep,
 };
 
 /// The epoch of every registration, until a takeover or a close ends it.
@@ -278,6 +279,12 @@ impl Store for MemoryStore {
     async fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError> {
         self.counters.add_read();
         Ok(self.tables().bundles(batch, first_item, limit))
+    }
+
+    async fn messages(&self, receivers: &[(Key, Arc<str>)]) -> Result<Vec<Vec<PendingMessage>>, StoreError> {
+        self.counters.add_read();
+        let tables = self.tables();
+        Ok(receivers.iter().map(|(key, topic)| tables.pending_messages(*key, topic)).collect())
     }
 
     async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError> {

@@ -19,6 +19,7 @@ enum ChangedRow {
     Request(Key, Key),
     Requests(Key),
     Pack(Key, u32),
+    MessageId(Key, Arc<str>),
 }
 
 /// Returns a row that two Writes of a flush change; `None` if all rows differ.
@@ -64,5 +65,6 @@ fn changed_rows(write: &Write) -> Vec<ChangedRow> {
         Write::DeleteChunks(_) => Vec::new(),
         Write::Pack(pack) => vec![ChangedRow::Pack(pack.bundle, pack.number())],
         Write::CloseBatch(close) => vec![ChangedRow::Execution(close.batch)],
+        Write::Send(it) => it.id.iter().map(|id| ChangedRow::MessageId(it.execution, id.clone())).collect(),
     }
 }

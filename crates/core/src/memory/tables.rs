@@ -14,8 +14,9 @@ use crate::queue::fairness::FairShare;
 use crate::queue::{DEFAULT_QUEUE, Placement, QueueRow};
 use crate::store::counters::{Counters, Table};
 use crate::store::{
-    Attempt, Checkpoint, Detail, Execution, GraphRow, Outcome, Pack, QUARANTINE_STRIKES, Record, RequestKind,
-    State, Status, StoreError, WorkerId, WorkerInfo, next_strikes, quarantine_delay,
+    Attempt, Checkpoint, Detail, Execution, GraphRow, Outcome, Pack, PendingMessage, QUARANTINE_STRIKES,
+    Record, RequestKind, State, Status, StoreError, Wait, WorkerId, WorkerInfo, next_strikes,
+    quarantine_delay,
 };
 
 /// All tables of a [`MemoryStore`](super::MemoryStore), with their indexes.
@@ -63,8 +64,13 @@ pub(super) struct Tables {
     progress: BTreeMap<Key, usize>,
     /// Running executions that were claimed from quarantine alone.
     pub(super) tried_alone: BTreeSet<Key>,
-    /// The children that suspended executions wait for: (execution, child).
-    waits: BTreeSet<(Key, Key)>,
+    /// The events that suspended executions wait for.
+    pub(super) waits: BTreeMap<Key, BTreeSet<Wait>>,
+    pub(super) last_message: i64,
+    /// Messages that were not received yet, by (execution, topic, number).
+    pub(super) messages: BTreeMap<(Key, Arc<str>, i64), PendingMessage>,
+    /// The ids of the messages that were sent to an execution.
+    pub(super) message_ids: BTreeSet<(Key, Arc<str>)>,
     /// Pending requests to running executions, by (execution, id of the request).
     pub(super) requests: BTreeMap<(Key, Key), RequestKind>,
     /// Unfinished batches, with the number of items of closed ones.
@@ -302,15 +308,17 @@ impl Tables {
                 self.due.insert((*due_at, key));
                 counters.add_inserted(Table::Timers, 1);
             }
-            State::Waiting { wake_at, children, .. } => {
+            State::Waiting { wake_at, waits, .. } => {
                 if let Some(due_at) = wake_at {
                     self.timers.insert(key, *due_at);
                     self.due.insert((*due_at, key));
                     counters.add_inserted(Table::Timers, 1);
                 }
-                let before = self.waits.len();
-                self.waits.extend(children.iter().map(|child| (key, *child)));
-                counters.add_inserted(Table::Waits, (self.waits.len() - before) as u64);
+                let waits: BTreeSet<Wait> = waits.iter().cloned().collect();
+                counters.add_inserted(Table::Waits, waits.len() as u64);
+                if !waits.is_empty() {
+                    self.waits.insert(key, waits);
+                }
             }
             State::Running { .. } | State::Parked { .. } | State::Ended { .. } => {}
         }
@@ -328,23 +336,13 @@ impl Tables {
             self.due.remove(&(due_at, key));
             counters.add_deleted(Table::Timers, 1);
         }
-        let waits: Vec<_> = self.waits.range((key, MIN_KEY)..=(key, MAX_KEY)).copied().collect();
-        for wait in &waits {
-            self.waits.remove(wait);
-        }
-        counters.add_deleted(Table::Waits, waits.len() as u64);
+        let waits = self.waits.remove(&key).map_or(0, |waits| waits.len());
+        counters.add_deleted(Table::Waits, waits as u64);
     }
 
     /// Whether a waiting execution is due.
     pub(super) fn is_due(&self, key: Key, now: Timestamp) -> bool {
         self.timers.get(&key).is_some_and(|due_at| *due_at <= now)
-    }
-
-    /// Whether a child that an execution waits for has ended.
-    pub(super) fn has_ended_child(&self, key: Key) -> bool {
-        self.waits
-            .range((key, MIN_KEY)..=(key, MAX_KEY))
-            .any(|(_, child)| self.executions.get(child).is_some_and(|row| row.status.is_terminal()))
     }
 
     /// Returns the children that `parent` waits for or may wait for: neither detached nor ended.
@@ -399,7 +397,8 @@ impl Tables {
         let attempts =
             attempts.take_while(|((it, ..), _)| *it <= last).map(|(_, attempt)| attempt.clone()).collect();
         let requests = self.requests_of(key).collect();
-        Some(Record { execution, checkpoints, attempts, requests, bundle: self.bundle_record(key) })
+        let waits = self.waits.get(&key).into_iter().flatten().cloned().collect();
+        Some(Record { execution, checkpoints, attempts, requests, waits, bundle: self.bundle_record(key) })
     }
 }
 

@@ -95,6 +95,12 @@ impl CommitObserver for EngineObserver {
                     }
                     continue;
                 }
+                Write::Send(message) => {
+                    if outcomes.iter().all(|(other, _)| *other != index) {
+                        engine.announce_message(message.execution);
+                    }
+                    continue;
+                }
                 _ => continue,
             };
             if let Write::Start(start) = write
@@ -157,6 +163,18 @@ impl EngineInner {
                 engine.stage_unowned(parent.key, Write::Wake(parent.key));
             }
         });
+    }
+
+    /// Notifies the receiver of a message, which is durable.
+    fn announce_message(&self, receiver: Key) {
+        crate::crash_point!("message durable");
+        match self.runs.get(receiver) {
+            // a run that is being suspended wakes itself after its suspension is durable
+            Some(run) if !run.is_disowned() => self.message_watch.notify(receiver),
+            _ => {
+                self.stage_unowned(receiver, Write::Wake(receiver));
+            }
+        }
     }
 
     /// Stops the run of a Start that was not applied, and deletes the chunks of its input.

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::runtime::inner::EngineInner;
 use crate::runtime::run::item_lookup::bundle_of_item;
-use crate::store::Execution;
+use crate::store::{Execution, ExecutionId};
 
 /// The pause after a failed load of a watched execution.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -203,7 +203,7 @@ impl EngineInner {
 
     /// Returns an execution without its details, also if it is an item without a row of its own.
     pub(crate) async fn load_execution(&self, key: Key) -> Result<Option<Execution>, Error> {
-        match self.load_batcher.load(key).await? {
+        match self.executions.load(ExecutionId::Key(key)).await? {
             None if key.item_index().is_some() => {
                 Ok(Box::pin(self.store.load_items(&[key])).await?.pop().flatten())
             }

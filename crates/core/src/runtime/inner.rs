@@ -21,7 +21,7 @@ use crate::runtime::definition::Definitions;
 use crate::runtime::known_queues::KnownQueues;
 use crate::runtime::lease::Lease;
 use crate::runtime::lifecycle::Lifecycle;
-use crate::runtime::load_batcher::LoadBatcher;
+use crate::runtime::query_batcher::{ExecutionQuery, MessageQuery, QueryBatcher};
 use crate::runtime::run::item_lookup::find_record;
 use crate::runtime::runs::Runs;
 use crate::runtime::start::id_locks::IdLocks;
@@ -59,7 +59,10 @@ pub(crate) struct EngineInner {
     pub(crate) lanes: OnceLock<Vec<Lane>>,
     pub(crate) runs: Runs,
     pub(crate) completion_watch: CompletionWatch,
-    pub(crate) load_batcher: Arc<LoadBatcher>,
+    /// The runs that wait for messages.
+    pub(crate) message_watch: CompletionWatch,
+    pub(crate) executions: Arc<QueryBatcher<ExecutionQuery>>,
+    pub(crate) message_loads: Arc<QueryBatcher<MessageQuery>>,
     pub(crate) known_queues: KnownQueues,
     /// Locks of the given workflow_ids of starts that are under way.
     pub(crate) id_locks: Arc<IdLocks>,
@@ -92,7 +95,8 @@ impl EngineInner {
     ) -> Arc<Self> {
         let (lease, shard) = (store.info().lease, store.info().shard);
         Arc::new(Self {
-            load_batcher: LoadBatcher::new(store.clone(), runtime.clone()),
+            executions: QueryBatcher::new(store.clone(), runtime.clone()),
+            message_loads: QueryBatcher::new(store.clone(), runtime.clone()),
             store,
             shard,
             options,
@@ -101,6 +105,7 @@ impl EngineInner {
             lanes: OnceLock::new(),
             runs: Runs::default(),
             completion_watch: CompletionWatch::default(),
+            message_watch: CompletionWatch::default(),
             known_queues: KnownQueues::default(),
             id_locks: IdLocks::new(runtime.clone()),
             registration: RwLock::new(registration),
@@ -139,8 +144,13 @@ impl EngineInner {
 
     /// Stages a Write that belongs to no run.
     pub(crate) fn stage_unowned(&self, tree: Key, write: Write) -> Option<(&Lane, Lsn)> {
+        self.stage_reserved(tree, write, 0)
+    }
+
+    /// Stages a Write that belongs to no run, and for which budget is reserved.
+    pub(crate) fn stage_reserved(&self, tree: Key, write: Write, reserved: u32) -> Option<(&Lane, Lsn)> {
         let lane = self.lane_of(tree);
-        let staged = Staged { generation: lane.generation(), tree, write, reserved: 0, fate: None };
+        let staged = Staged { generation: lane.generation(), tree, write, reserved, fate: None };
         let lsn = lane.stage(staged, &mut FoldTarget::default())?;
         Some((lane, lsn))
     }

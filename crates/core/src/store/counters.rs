@@ -19,7 +19,7 @@ pub enum Table {
     Ready,
     /// `timers`: one row per scheduled execution, and per suspended execution with a due time.
     Timers,
-    /// `waits`: one row per child that a suspended execution waits for.
+    /// `waits`: one row per event that a suspended execution waits for.
     Waits,
     /// `requests`: one row per pending request to a running execution.
     Requests,
@@ -33,6 +33,10 @@ pub enum Table {
     Bundles,
     /// `packs`: one row per recorded group of items' outcomes.
     Packs,
+    /// `messages`: one row per message that was not received yet.
+    Messages,
+    /// `message_ids`: one row per message that was sent with an id.
+    MessageIds,
 }
 
 impl Table {
@@ -40,7 +44,7 @@ impl Table {
     pub const COUNT: usize = Self::ALL.len();
 
     /// All counted tables.
-    pub const ALL: [Table; 13] = [
+    pub const ALL: [Table; 15] = [
         Table::Executions,
         Table::Checkpoints,
         Table::Attempts,
@@ -54,6 +58,8 @@ impl Table {
         Table::Batches,
         Table::Bundles,
         Table::Packs,
+        Table::Messages,
+        Table::MessageIds,
     ];
 
     /// Returns the table's name in the schema.
@@ -72,6 +78,8 @@ impl Table {
             "batches",
             "bundles",
             "packs",
+            "messages",
+            "message_ids",
         ];
         names[self as usize]
     }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::BundleRecord;
+use super::{BundleRecord, Wait};
 use crate::attributes::Attributes;
 use crate::clock::Timestamp;
 use crate::failure::Failure;
@@ -274,14 +274,27 @@ pub enum CheckpointKind {
     Child = 5,
     /// The start of a child that is awaited later or not at all; the outcome is the child's key.
     Started = 6,
+    /// A received message; the outcome is its value.
+    Message = 7,
+    /// A message that the execution has sent.
+    Sent = 8,
 }
 
 impl CheckpointKind {
     /// Returns the kind with this stored number; `None` if the number is unknown.
     pub fn from_number(number: u8) -> Option<Self> {
-        [Self::Step, Self::Failed, Self::Abandoned, Self::Timer, Self::Child, Self::Started]
-            .into_iter()
-            .find(|kind| *kind as u8 == number)
+        [
+            Self::Step,
+            Self::Failed,
+            Self::Abandoned,
+            Self::Timer,
+            Self::Child,
+            Self::Started,
+            Self::Message,
+            Self::Sent,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == number)
     }
 
     /// Returns the word for the kind.
@@ -293,6 +306,8 @@ impl CheckpointKind {
             Self::Timer => "sleep",
             Self::Child => "child",
             Self::Started => "started",
+            Self::Message => "message",
+            Self::Sent => "sent",
         }
     }
 }
@@ -310,7 +325,7 @@ pub struct Checkpoint {
     pub order: u32,
     /// The kind of the outcome.
     pub kind: CheckpointKind,
-    /// The name of the step, the name of the child's workflow, or `sleep`.
+    /// The name of the step, the name of the child's workflow, `sleep`, or the topic of a message.
     pub name: Name,
     /// The fingerprint of the call's arguments; `None` if the call has none to compare.
     pub fingerprint: Option<u64>,
@@ -320,6 +335,9 @@ pub struct Checkpoint {
     pub at: Timestamp,
     /// The time from the call to the delivery, in milliseconds.
     pub duration_ms: i64,
+    /// The number of the received message, which the same flush deletes; `None` for other outcomes, and in a loaded
+    /// checkpoint.
+    pub message: Option<i64>,
 }
 
 /// A recorded failed attempt of a step. A flush inserts the row and never changes it.
@@ -401,6 +419,8 @@ pub struct Record {
     pub attempts: Vec<Attempt>,
     /// The pending requests.
     pub requests: Vec<RequestKind>,
+    /// The events that a suspended execution waits for, in their order; empty for other executions.
+    pub waits: Vec<Wait>,
     /// The recorded state of the bundle's items; `None` unless the execution is a bundle. The checkpoints and attempts
     /// are then those of the items.
     ///
@@ -412,7 +432,14 @@ pub struct Record {
 impl Record {
     /// Creates the record of an execution of which only the row is loaded.
     pub fn without_details(execution: Execution) -> Self {
-        Self { execution, checkpoints: Vec::new(), attempts: Vec::new(), requests: Vec::new(), bundle: None }
+        Self {
+            execution,
+            checkpoints: Vec::new(),
+            attempts: Vec::new(),
+            requests: Vec::new(),
+            waits: Vec::new(),
+            bundle: None,
+        }
     }
 
     /// Returns the size that counts towards the [`max_bytes`](super::Claim::max_bytes) of a claim: about the memory that

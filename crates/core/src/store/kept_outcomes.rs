@@ -26,6 +26,8 @@ enum KeptOutcome {
     Cancelled,
     NotFound,
     Rejected(Arc<str>),
+    AlreadySent,
+    Ended(i64),
 }
 
 /// The text of a key.
@@ -90,6 +92,8 @@ fn keep(outcome: &Outcome) -> Option<KeptOutcome> {
         Outcome::Cancelled => KeptOutcome::Cancelled,
         Outcome::NotFound => KeptOutcome::NotFound,
         Outcome::Rejected(reason) => KeptOutcome::Rejected(reason.clone()),
+        Outcome::AlreadySent => KeptOutcome::AlreadySent,
+        Outcome::Ended(status) => KeptOutcome::Ended(*status as i64),
         Outcome::Applied | Outcome::Fenced | Outcome::Dropped => return None,
     })
 }
@@ -113,6 +117,8 @@ fn restore(outcome: KeptOutcome) -> Result<Outcome, StoreError> {
         KeptOutcome::Cancelled => Outcome::Cancelled,
         KeptOutcome::NotFound => Outcome::NotFound,
         KeptOutcome::Rejected(reason) => Outcome::Rejected(reason),
+        KeptOutcome::AlreadySent => Outcome::AlreadySent,
+        KeptOutcome::Ended(status) => Outcome::Ended(restore_status(status)?),
     })
 }
 
@@ -188,7 +194,9 @@ mod tests {
             Outcome::Cancelled,
             Outcome::NotFound,
             Outcome::Rejected("no".into()),
+            Outcome::AlreadySent,
         ];
+        outcomes.extend(Status::ALL.map(Outcome::Ended));
         outcomes.extend(
             Status::ALL.map(|status| Outcome::RequestHandled(RequestResult::NotApplicable(status), None)),
         );

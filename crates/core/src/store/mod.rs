@@ -15,6 +15,7 @@ mod graphs;
 mod heartbeat;
 mod items;
 mod kept_outcomes;
+mod messaging;
 mod quarantine;
 mod stream;
 mod workers;
@@ -42,6 +43,7 @@ pub(crate) use items::{ItemTemplate, bundle_placement, input_of_item};
 pub use kept_outcomes::{
     KeptExecution, KeptKey, decode_outcomes, encode_outcomes, outcomes_to_keep, unreadable_outcomes,
 };
+pub use messaging::{MAX_PENDING_LOADED, Message, PendingMessage, Wait};
 pub use quarantine::{QUARANTINE_STRIKES, next_strikes, quarantine_delay};
 pub use stream::Stream;
 pub use workers::{
@@ -185,6 +187,10 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// An item without a row of its own has the values of its [bundle](virtual_item), and its packed outcome.
     async fn load_items(&self, items: &[Key]) -> Result<Vec<Option<Execution>>, StoreError>;
+
+    /// Returns the pending messages of executions and topics, in the order of `receivers`: up to [`MAX_PENDING_LOADED`] for
+    /// each, the earliest first.
+    async fn messages(&self, receivers: &[(Key, Arc<str>)]) -> Result<Vec<Vec<PendingMessage>>, StoreError>;
 
     /// Returns the numbers of a batch's items by state. The cost grows with the number of bundles, not of items.
     async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError>;

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::{
-    Attempt, Checkpoint, Execution, Pack, Parent, PendingSleep, RequestKind, Status, WorkerId,
+    Attempt, Checkpoint, Execution, Message, Pack, Parent, PendingSleep, RequestKind, Status, Wait, WorkerId,
     encode_pending_sleeps,
 };
 use crate::attributes::Attributes;
@@ -75,6 +75,8 @@ pub enum Write {
     Pack(Pack),
     /// Closes a batch: no further bundle belongs to it.
     CloseBatch(CloseBatch),
+    /// Sends a message to an execution.
+    Send(Box<Message>),
 }
 
 /// The Write that creates an execution.
@@ -194,8 +196,8 @@ pub enum State {
     Waiting {
         /// The earliest due time of the sleeps, which is a row in `timers`; `None` if no sleep wakes the execution.
         wake_at: Option<Timestamp>,
-        /// The children whose ends wake the execution. Each has a row in `waits`.
-        children: Vec<Key>,
+        /// The events that wake the execution. Each has a row in `waits`.
+        waits: Vec<Wait>,
         /// The sleeps that are not over.
         pending_sleeps: Vec<PendingSleep>,
     },
@@ -398,6 +400,10 @@ pub enum Outcome {
     CancelRequested,
     /// The Transition to an end found a pending cancel: the execution has ended as `cancelled`.
     Cancelled,
+    /// A message with this id was sent to the execution before.
+    AlreadySent,
+    /// The message was not sent, because the execution has ended with this status.
+    Ended(Status),
     /// The guard of the Write does not hold: the row does not exist, or this worker does not own it.
     NotFound,
     /// Another worker has taken over the sender: its lane records nothing any more.
@@ -459,6 +465,7 @@ impl Write {
             Write::DeleteChunks(deletion) => deletion.execution,
             Write::Pack(pack) => pack.bundle,
             Write::CloseBatch(close) => close.batch,
+            Write::Send(message) => message.execution,
         }
     }
 
@@ -472,6 +479,7 @@ impl Write {
             | Write::DeleteChunks(_)
             | Write::Pack(_) => true,
             Write::Chunk(chunk) => !chunk.is_unowned,
+            Write::Send(message) => message.is_owned,
             Write::Start(start) => {
                 start.parent.is_some() && (start.item_count.is_none() || start.key.is_batch())
             }
@@ -504,6 +512,7 @@ impl Write {
                 Write::Request(request) => request.reason.len(),
                 Write::DeleteChunks(deletion) => deletion.keep.len() * size_of::<u64>(),
                 Write::Pack(pack) => pack.size(),
+                Write::Send(message) => message.size(),
                 Write::Wake(_) | Write::ClearRequests(_) | Write::CloseBatch(_) => 0,
             }
     }
@@ -609,7 +618,9 @@ impl State {
     fn size(&self) -> usize {
         match self {
             State::Running { pending_sleeps } | State::Queued { pending_sleeps } => pending_sleeps.len() * 32,
-            State::Waiting { children, pending_sleeps, .. } => (children.len() + pending_sleeps.len()) * 32,
+            State::Waiting { waits, pending_sleeps, .. } => {
+                waits.iter().map(Wait::size).sum::<usize>() + pending_sleeps.len() * 32
+            }
             State::Parked { reason, .. } => reason.len(),
             State::Scheduled { .. } => 0,
             State::Ended { outcome, .. } => outcome.len(),

@@ -128,6 +128,7 @@ impl Heartbeats {
         }
         if let EndedExecutions::Tagged(tags) = &hint.ended {
             engine.completion_watch.notify_tagged(tags);
+            engine.message_watch.notify_tagged(tags);
             if !hint.has_other {
                 return;
             }
@@ -146,6 +147,7 @@ impl Heartbeats {
         // delay them
         tokio::time::sleep_until(self.earliest_notify_at).await;
         engine.completion_watch.notify_all();
+        engine.message_watch.notify_all();
         let now = Instant::now();
         self.earliest_notify_at = now + NOTIFY_INTERVAL;
         self.plan_hinted_heartbeat(self.earliest_hinted_heartbeat_at.max(now + HEARTBEAT_AFTER_NOTIFY_DELAY));
@@ -236,11 +238,21 @@ impl Heartbeats {
             // bodies that wait for the lease begin after the requests that came in the meantime
             engine.lease.grant_pending();
         }
-        self.apply_reply(reply, &heartbeat, &generations);
+        self.apply_reply(reply, &heartbeat, is_regular, &generations);
     }
 
-    fn apply_reply(&mut self, reply: HeartbeatReply, heartbeat: &Heartbeat, generations: &[u32]) {
+    fn apply_reply(
+        &mut self,
+        reply: HeartbeatReply,
+        heartbeat: &Heartbeat,
+        is_regular: bool,
+        generations: &[u32],
+    ) {
         let engine = self.engine.clone();
+        if is_regular {
+            // a message may have come without a hint
+            engine.message_watch.notify_all();
+        }
         for key in reply.finished {
             engine.completion_watch.notify(key);
         }

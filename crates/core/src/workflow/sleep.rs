@@ -47,7 +47,7 @@ pub(crate) async fn sleep_until(call: &Call, due_at: Timestamp) {
 }
 
 /// Returns the due time that was recorded for this sleep before a suspension; `None` if there is none.
-fn recorded_due_at(call: &Call) -> Option<Timestamp> {
+pub(crate) fn recorded_due_at(call: &Call) -> Option<Timestamp> {
     call.run.state().pending_sleeps.iter().find(|sleep| sleep.path == call.path).map(|sleep| sleep.due_at)
 }
 

@@ -104,6 +104,11 @@ pub(crate) fn count_changes(
             }
             Sql::DeleteReady => counters.add_deleted(Table::Ready, rows),
             Sql::DeleteTimers => counters.add_deleted(Table::Timers, rows),
+            Sql::SendMessages => {
+                counters.add_inserted(Table::Messages, count(result, 0)?);
+                counters.add_inserted(Table::MessageIds, count(result, 1)?);
+            }
+            Sql::DeleteMessages => counters.add_deleted(Table::Messages, rows),
             Sql::DeleteWaits => counters.add_deleted(Table::Waits, rows),
             Sql::Wake => {
                 counters.add_updated(Table::Executions, count(result, 0)?);

@@ -148,6 +148,10 @@ statements! {
     /// Deletes timers.
     DeleteTimers = "DELETE FROM timers WHERE execution = ANY($1::uuid[])";
     /// Deletes rows of `waits`, so that executions no longer wait for their children.
+    /// Sends messages.
+    SendMessages = include_str!("../../queries/send_messages.sql");
+    /// Deletes received messages.
+    DeleteMessages = include_str!("../../queries/delete_messages.sql");
     DeleteWaits = "DELETE FROM waits WHERE execution = ANY($1::uuid[])";
     /// Creates debounced executions, or updates those that are scheduled.
     StartDebounced = include_str!("../../queries/start_debounced.sql");
@@ -217,6 +221,9 @@ statements! {
     Checkpoints = include_str!("../../queries/checkpoints.sql");
     /// Loads failed attempts of executions.
     Attempts = include_str!("../../queries/attempts.sql");
+    /// Loads the events for which executions wait.
+    Waits = "SELECT execution, kind, subject, name FROM waits WHERE execution = ANY($1::uuid[]) \
+             ORDER BY execution, kind, subject, name";
     /// Loads requests to executions.
     Requests = "SELECT execution, kind, n FROM requests WHERE execution = ANY($1::uuid[]) ORDER BY execution, n";
 
@@ -326,6 +333,8 @@ statements! {
     Bundles = "SELECT key FROM bundles WHERE key >= $1::uuid AND key < $2::uuid ORDER BY key LIMIT $3::bigint";
     /// Counts the items of a batch by state.
     BatchItems = include_str!("../../queries/batch_items.sql");
+    /// Loads pending messages.
+    PendingMessages = include_str!("../../queries/pending_messages.sql");
     /// Lists queues.
     Queues = include_str!("../../queries/queues.sql");
     /// Lists graphs.
@@ -418,6 +427,8 @@ pub(crate) const FLUSH_STATEMENTS: &[Sql] = &[
     Sql::DeleteQuarantine,
     Sql::DeleteTimers,
     Sql::DeleteWaits,
+    Sql::SendMessages,
+    Sql::DeleteMessages,
     Sql::KeepRejected,
     Sql::KeepDecided,
     Sql::PendingRequests,
@@ -497,6 +508,7 @@ pub(crate) const READ_STATEMENTS: &[Sql] = &[
     Sql::Checkpoints,
     Sql::Attempts,
     Sql::Requests,
+    Sql::Waits,
     Sql::Attributes,
     Sql::Packs,
     Sql::PromotedItems,
@@ -506,6 +518,7 @@ pub(crate) const READ_STATEMENTS: &[Sql] = &[
     Sql::NewestBatch,
     Sql::Bundles,
     Sql::BatchItems,
+    Sql::PendingMessages,
     Sql::List,
     Sql::ListByAttribute,
     Sql::Count,

@@ -4,7 +4,7 @@ use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::Placement;
 use stepfast_core::store::{
-    Attempt, Checkpoint, Chunk, DeleteChunks, Flush, Request, RequestKind, State, Transition, Write,
+    Attempt, Checkpoint, Chunk, DeleteChunks, Flush, Message, Request, RequestKind, State, Transition, Write,
     cancel_outcome,
 };
 use uuid::Uuid;
@@ -34,6 +34,7 @@ pub(crate) struct FlushPlan<'a> {
     withdrawn_values: Vec<&'a Chunk>,
     chunk_deletions: Vec<&'a DeleteChunks>,
     cleared_requests: Vec<Key>,
+    messages: Vec<&'a Message>,
 }
 
 impl<'a> FlushPlan<'a> {
@@ -60,6 +61,7 @@ impl<'a> FlushPlan<'a> {
                 Write::Chunk(chunk) if chunk.is_withdrawal() => plan.withdrawn_values.push(chunk),
                 Write::Chunk(chunk) => plan.chunks.push(chunk),
                 Write::DeleteChunks(deletion) => plan.chunk_deletions.push(deletion),
+                Write::Send(message) => plan.messages.push(message),
             }
         }
         // In key order, all flushes lock rows in the same order. A cancel by another worker may lock in another order;
@@ -69,9 +71,9 @@ impl<'a> FlushPlan<'a> {
         plan
     }
 
-    /// Returns the queries that apply all Writes of the flush except its requests. The fence comes before them. `now`:
+    /// Returns the queries that apply all Writes of the flush except its requests and messages. The fence comes before them. `now`:
     /// the present time, `None` for the server's.
-    pub(crate) fn queries(&self, flush: &Flush, now: Option<Timestamp>) -> Vec<Query<'a>> {
+    pub(crate) fn queries(&self, flush: &'a Flush, now: Option<Timestamp>) -> Vec<Query<'a>> {
         let mut queries = Vec::new();
         queries.extend(self.batches.lock_query());
         if !self.wakes.is_empty() || !self.requests.is_empty() {
@@ -106,6 +108,24 @@ impl<'a> FlushPlan<'a> {
         let resumed: Vec<Uuid> = resumed.map(|(_, request)| to_uuid(request.execution)).collect();
         let (sql, action) = (Sql::PendingRequests, "reading requests");
         (!resumed.is_empty()).then(|| Query { sql, action, params: vec![param(resumed)] })
+    }
+
+    /// Returns the query that sends the messages of the flush, after all other changes; `None` if there are none.
+    pub(crate) fn send_query(&self, flush: &Flush) -> Option<Query<'a>> {
+        let messages = &self.messages;
+        if messages.is_empty() {
+            return None;
+        }
+        let params = vec![
+            column(messages, |m| Timestamptz(m.sent_at)),
+            column(messages, |m| to_uuid(m.execution)),
+            column(messages, |m| &*m.topic),
+            column(messages, |m| m.id.as_deref()),
+            column(messages, |m| m.value.as_bytes()),
+            param(flush.worker.0),
+            param(flush.lane.cast_signed()),
+        ];
+        Some(Query { sql: Sql::SendMessages, action: "sending messages", params })
     }
 
     fn push_cleared_requests(&self, queries: &mut Vec<Query<'a>>) {
@@ -219,6 +239,15 @@ impl<'a> FlushPlan<'a> {
                 param(lane),
             ];
             queries.push(Query { sql: Sql::InsertCheckpoints, action: "inserting checkpoints", params });
+            let received: Vec<_> = rows.iter().filter_map(|c| Some((c, c.message?))).collect();
+            if !received.is_empty() {
+                let params = vec![
+                    column(&received, |(c, _)| to_uuid(c.execution)),
+                    column(&received, |(c, _)| &*c.name),
+                    column(&received, |(_, number)| *number),
+                ];
+                queries.push(Query { sql: Sql::DeleteMessages, action: "deleting messages", params });
+            }
         }
         if !self.attempts.is_empty() {
             let rows = &self.attempts;
@@ -265,7 +294,7 @@ impl<'a> FlushPlan<'a> {
     }
 
     /// Adds the queries for rows of `ready`, `timers` and `waits` that the new states need.
-    fn push_state_rows(&self, flush: &Flush, queries: &mut Vec<Query<'a>>) {
+    fn push_state_rows(&self, flush: &'a Flush, queries: &mut Vec<Query<'a>>) {
         let (mut queued, mut resumed) = (Vec::new(), Vec::new());
         let (mut timers, mut waits) = (Vec::new(), Vec::new());
         // in the order of the flush, so that executions become ready in the order in which they were accepted
@@ -280,9 +309,9 @@ impl<'a> FlushPlan<'a> {
             match state {
                 State::Queued { .. } => queued.push(to_uuid(key)),
                 State::Scheduled { due_at } => timers.push((to_uuid(key), Timestamptz(*due_at))),
-                State::Waiting { wake_at, children, .. } => {
+                State::Waiting { wake_at, waits: events, .. } => {
                     timers.extend(wake_at.map(|at| (to_uuid(key), Timestamptz(at))));
-                    waits.extend(children.iter().map(|child| (to_uuid(key), to_uuid(*child))));
+                    waits.extend(events.iter().map(|event| (to_uuid(key), event.columns(key))));
                 }
                 State::Running { .. } | State::Parked { .. } | State::Ended { .. } => {}
             }
@@ -299,7 +328,12 @@ impl<'a> FlushPlan<'a> {
             queries.push(Query { sql: Sql::InsertTimers, action: "inserting timers", params });
         }
         if !waits.is_empty() {
-            let params = vec![column(&waits, |(key, _)| *key), column(&waits, |(_, child)| *child)];
+            let params = vec![
+                column(&waits, |(key, ..)| *key),
+                column(&waits, |(_, (kind, ..))| *kind),
+                column(&waits, |(_, (_, subject, _))| to_uuid(*subject)),
+                column(&waits, |(_, (.., name))| *name),
+            ];
             queries.push(Query { sql: Sql::InsertWaits, action: "inserting waits", params });
         }
     }

@@ -34,6 +34,8 @@ pub(super) enum Report {
     NotInserted(Vec<KeptKey>, Vec<Conflict>),
     /// Starts whose queue is full, and the executions that have their keys, ids or dedup_ids.
     Rejected(Vec<KeptKey>, Vec<Conflict>),
+    /// Messages that were not sent: the index among the flush's messages, and the code of send_messages.sql.
+    Unsent(Vec<(usize, i64)>),
     /// The encoded outcomes of requests.
     Decided(serde_json::Value),
 }
@@ -81,6 +83,7 @@ pub(super) fn read_outcomes(
             report => findings.add(report)?,
         }
     }
+    let mut sends = 0;
     for (i, write) in flush.writes.iter().enumerate() {
         let outcome = match write {
             Write::Start(start) if start.debounce_window.is_some() => {
@@ -89,6 +92,10 @@ pub(super) fn read_outcomes(
             Write::Start(start) => findings.outcome_of_start(start)?,
             Write::Transition(_) | Write::Wake(_) | Write::CloseBatch(_) => {
                 findings.changes.get(&write.execution()).cloned()
+            }
+            Write::Send(_) => {
+                sends += 1;
+                findings.unsent.get(&(sends - 1)).cloned()
             }
             Write::Checkpoint(_) | Write::Attempt(_) => {
                 let is_requested = findings.cancel_requested.contains(&write.execution());
@@ -110,6 +117,8 @@ struct Findings {
     /// The queues whose self-claiming Starts were queued.
     queued_in: HashSet<String>,
     cancel_requested: HashSet<Key>,
+    /// The outcomes of messages that were not sent, by their index among the flush's messages.
+    unsent: HashMap<usize, Outcome>,
     /// The executions into which debounced Starts were merged, by queue and dedup_id.
     merged: HashMap<(String, String), Key>,
     not_inserted: HashSet<Key>,
@@ -143,6 +152,18 @@ impl Findings {
             Report::Rejected(keys, conflicts) => {
                 add_keys(&mut self.rejected, keys)?;
                 self.add_conflicts(conflicts)
+            }
+            Report::Unsent(messages) => {
+                for (index, code) in messages {
+                    let outcome = match code {
+                        -1 => Outcome::NotFound,
+                        -2 => Outcome::AlreadySent,
+                        // an unknown status is shown as queued, and one of a later version is terminal
+                        status => Outcome::Ended(Status::from_number(status).unwrap_or(Status::Queued)),
+                    };
+                    self.unsent.insert(index, outcome);
+                }
+                Ok(())
             }
             Report::Decided(_) => Ok(()),
         }

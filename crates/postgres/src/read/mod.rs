@@ -2,6 +2,7 @@
 
 mod batches;
 mod graphs;
+mod messages;
 pub(crate) mod queues;
 pub(crate) mod workers;
 
@@ -189,7 +190,8 @@ fn parse_records(rows: &[Row]) -> Result<Vec<Record>, StoreError> {
 fn detail_queries(records: &[Record], bundles: &BundleItems, action: &'static str) -> Vec<Query<'static>> {
     let keys: Vec<_> = records.iter().map(|record| to_uuid(record.execution.key)).collect();
     let details_query = |sql| Query { sql, action, params: vec![param(keys.clone())] };
-    let details = [Sql::Checkpoints, Sql::Attempts, Sql::Requests, Sql::Attributes].map(details_query);
+    let details =
+        [Sql::Checkpoints, Sql::Attempts, Sql::Requests, Sql::Waits, Sql::Attributes].map(details_query);
     let items = (!bundles.is_empty()).then(|| item_queries(bundles, action));
     details.into_iter().chain(items.into_iter().flatten()).collect()
 }
@@ -207,6 +209,7 @@ fn add_details(
             Sql::Checkpoints => details.add_checkpoints(rows, records)?,
             Sql::Attempts => details.add_attempts(rows, records)?,
             Sql::Requests => details.add_requests(rows, records)?,
+            Sql::Waits => details.add_waits(rows, records)?,
             Sql::Attributes => details.add_attributes(rows, records)?,
             Sql::Packs => bundles.add_packs(rows, records)?,
             Sql::PromotedItems => bundles.add_promoted(rows, records)?,

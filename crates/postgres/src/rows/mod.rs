@@ -12,7 +12,7 @@ use stepfast_core::attributes::Attributes;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::Placement;
 use stepfast_core::store::{
-    Attempt, Checkpoint, CheckpointKind, Execution, Parent, Record, RequestKind, Status, StoreError,
+    Attempt, Checkpoint, CheckpointKind, Execution, Parent, Record, RequestKind, Status, StoreError, Wait,
     WorkerId, decode_pending_sleeps,
 };
 use stepfast_core::{Key, Path, Payload};
@@ -102,6 +102,7 @@ impl<'a> Columns<'a> {
             outcome: self.payload()?,
             at: self.time()?,
             duration_ms: self.next()?,
+            message: None,
         }))
     }
 
@@ -293,6 +294,19 @@ impl RecordDetails {
             let kind = RequestKind::from_row(kind.into(), id);
             if let Some(record) = self.record(execution, records) {
                 record.requests.extend(kind);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the events for which executions wait, from rows with an execution's key, a kind, a subject and a name.
+    pub(crate) fn add_waits(&self, rows: &[Row], records: &mut [Record]) -> Result<(), StoreError> {
+        for row in rows {
+            let mut row = Columns::new(row);
+            let execution = row.key()?;
+            let wait = Wait::from_columns(row.next::<i16>()?.into(), row.key()?, row.next()?);
+            if let Some(record) = self.record(execution, records) {
+                record.waits.extend(wait);
             }
         }
         Ok(())

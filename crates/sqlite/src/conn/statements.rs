@@ -191,9 +191,16 @@ pub(crate) enum Sql {
     ItemCheckpoints,
     ItemAttempts,
     IsRunBy,
+    StatusOf,
+    HasMessageId,
+    InsertMessageId,
+    InsertMessage,
+    DeleteMessage,
+    PendingMessages,
+    Waits,
 }
 
-const STATEMENT_COUNT: usize = Sql::IsRunBy as usize + 1;
+const STATEMENT_COUNT: usize = Sql::Waits as usize + 1;
 
 impl Sql {
     fn text(self) -> &'static str {
@@ -332,7 +339,9 @@ impl Sql {
             Sql::PostponeTimer => include_str!("../../queries/postpone_timer.sql"),
             Sql::InsertTimer => include_str!("../../queries/insert_timer.sql"),
             Sql::DeleteTimer => "DELETE FROM timers WHERE execution = ?1",
-            Sql::InsertWait => "INSERT INTO waits (execution, child) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
+            Sql::InsertWait => {
+                "INSERT INTO waits (execution, kind, subject, name) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING"
+            }
             Sql::DeleteWaits => "DELETE FROM waits WHERE execution = ?1",
             Sql::RequestTarget => "SELECT status, is_paused, parent, deadline_at FROM executions WHERE key = ?1",
             Sql::UnfinishedChildren => {
@@ -447,6 +456,18 @@ impl Sql {
                  WHERE execution BETWEEN ?1 AND ?2 ORDER BY execution, path, attempt"
             }
             Sql::IsRunBy => "SELECT 1 FROM executions WHERE key = ?1 AND owner = ?2 AND status = 2",
+            Sql::StatusOf => "SELECT status FROM executions WHERE key = ?1",
+            Sql::HasMessageId => "SELECT 1 FROM message_ids WHERE execution = ?1 AND id = ?2",
+            Sql::InsertMessageId => "INSERT INTO message_ids (execution, id) VALUES (?1, ?2)",
+            Sql::InsertMessage => {
+                "INSERT INTO messages (execution, topic, value, sent_at) VALUES (?1, ?2, ?3, ?4)"
+            }
+            Sql::DeleteMessage => "DELETE FROM messages WHERE number = ?1",
+            Sql::PendingMessages => {
+                "SELECT number, value, sent_at FROM messages WHERE execution = ?1 AND topic = ?2
+                 ORDER BY number LIMIT ?3"
+            }
+            Sql::Waits => "SELECT kind, subject, name FROM waits WHERE execution = ?1 ORDER BY kind, subject, name",
         }
     }
 }

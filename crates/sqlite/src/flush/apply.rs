@@ -79,6 +79,9 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
         self.find_cancel_requests()?;
         self.apply_batch_starts(&mut outcomes)?;
         for (i, write) in flush.writes.iter().enumerate() {
+            if let Write::Checkpoint(Checkpoint { message: Some(number), .. }) = write {
+                self.delete_message(*number)?;
+            }
             let outcome = match write {
                 Write::Start(start) if is_of_batch(start) => continue,
                 Write::Start(start) => match RowShape::of(start) {
@@ -106,12 +109,15 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
                 Write::DeleteChunks(deletion) => self.delete_chunks(deletion)?,
                 Write::Pack(pack) => self.apply_pack(pack)?,
                 Write::CloseBatch(close) => self.close_batch(close)?,
+                // sent after all other Writes
+                Write::Send(_) => continue,
             };
             if !matches!(outcome, Outcome::Applied) {
                 outcomes.push((i, outcome));
             }
         }
         self.insert_remaining(&mut outcomes)?;
+        self.send_messages(&mut outcomes)?;
         self.depth_checks.store_bounds(&mut self.sql)?;
         outcomes.retain(|(_, outcome)| !matches!(outcome, Outcome::Applied));
         outcomes.sort_unstable_by_key(|(i, _)| *i);
@@ -269,7 +275,7 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
             State::Scheduled { due_at } => {
                 self.sql.insert(Table::Timers, Sql::InsertTimer, (key_bytes(&id), due_at.as_micros()))?;
             }
-            State::Waiting { wake_at, children, .. } => {
+            State::Waiting { wake_at, waits, .. } => {
                 if let Some(wake_at) = wake_at {
                     self.sql.insert(
                         Table::Timers,
@@ -277,8 +283,10 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
                         (key_bytes(&id), wake_at.as_micros()),
                     )?;
                 }
-                for child in children {
-                    self.sql.insert(Table::Waits, Sql::InsertWait, (key_bytes(&id), key_bytes(child)))?;
+                for wait in waits {
+                    let (kind, subject, name) = wait.columns(id);
+                    let params = (key_bytes(&id), kind, key_bytes(&subject), name);
+                    self.sql.insert(Table::Waits, Sql::InsertWait, params)?;
                 }
             }
             State::Running { .. } | State::Parked { .. } | State::Ended { .. } => {}

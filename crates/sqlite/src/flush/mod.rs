@@ -5,6 +5,7 @@ mod batches;
 pub(crate) mod bulk_insert;
 pub(crate) mod depth;
 mod existing;
+mod messages;
 mod number;
 pub(crate) mod request;
 mod row_batches;

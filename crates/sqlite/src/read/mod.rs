@@ -3,6 +3,7 @@
 pub(crate) mod batches;
 mod filter;
 mod graphs;
+mod messages;
 pub(crate) mod queues;
 pub(crate) mod workers;
 
@@ -14,7 +15,7 @@ use rusqlite::{Connection, OptionalExtension, params_from_iter};
 use stepfast_core::attributes::Attributes;
 use stepfast_core::key::Key;
 use stepfast_core::payload::{CHUNK_SIZE, ChunkRef, DEFAULT_VALUE_LIMIT};
-use stepfast_core::store::{Detail, Execution, ExecutionId, Filter, Page, Record, StoreError};
+use stepfast_core::store::{Detail, Execution, ExecutionId, Filter, Page, Record, Status, StoreError, Wait};
 
 use crate::conn;
 use crate::conn::statements::{Sql, Statements};
@@ -284,6 +285,13 @@ pub(crate) fn load_record(sql: &mut Statements<'_>, execution: Execution) -> DbR
     let mut rows = sql.get(Sql::Requests)?.query([key_bytes(&id)])?;
     while let Some(row) = rows.next()? {
         record.requests.extend(request_kind(row, 0)?);
+    }
+    drop(rows);
+    if record.execution.status == Status::Waiting {
+        let mut rows = sql.get(Sql::Waits)?.query([key_bytes(&id)])?;
+        while let Some(row) = rows.next()? {
+            record.waits.extend(Wait::from_columns(row.get(0)?, key_of(row, 1)?, &text(row, 2)?));
+        }
     }
     Ok(record)
 }

@@ -184,6 +184,7 @@ pub(crate) fn parse_checkpoint(row: &Row<'_>, execution: Key) -> DbResult<Result
         at: time(row, 6)?,
         duration_ms: row.get(7)?,
         outcome: payload_of(row, 8)?,
+        message: None,
     }))
 }
 

@@ -14,7 +14,7 @@ use stepfast_core::payload::Payload;
 use stepfast_core::store::{
     Checkpoint, CheckpointKind, Claim, Detail, ExecutionId, Flush, Heartbeat, HeartbeatReply, Outcome,
     Parent, Record, Registration, Renewal, Request, RequestKind, Start, State, Status, Store, StoreError,
-    Transition, WorkerInfo, Write,
+    Transition, Wait, WorkerInfo, Write,
 };
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
 
@@ -181,7 +181,11 @@ pub fn queued() -> State {
 }
 
 pub fn waiting(wake_at: Option<Timestamp>, children: &[Key]) -> State {
-    State::Waiting { wake_at, children: children.to_vec(), pending_sleeps: Vec::new() }
+    State::Waiting {
+        wake_at,
+        waits: Wait::for_children(children.iter().copied()),
+        pending_sleeps: Vec::new(),
+    }
 }
 
 pub fn parked(reason: &str) -> State {
@@ -249,6 +253,7 @@ pub fn checkpoint(execution: Key, n: u32, outcome: &str) -> Checkpoint {
         outcome: value(outcome),
         at: later(u64::from(n)),
         duration_ms: 7,
+        message: None,
     }
 }
 

@@ -157,7 +157,7 @@ impl BatchTemplate {
         let created_at = engine.now();
         let state = match item_count {
             Some(0) => State::Ended { status: Status::Completed, outcome: Payload::empty(), at: created_at },
-            _ => State::Waiting { wake_at: None, children: Vec::new(), pending_sleeps: Vec::new() },
+            _ => State::Waiting { wake_at: None, waits: Vec::new(), pending_sleeps: Vec::new() },
         };
         Box::new(Start {
             key: batch,

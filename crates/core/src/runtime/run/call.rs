@@ -30,6 +30,8 @@ pub(crate) struct CallState {
     /// for it later.
     pub(crate) is_awaited: bool,
     pub(crate) waiting_for: Option<WaitingFor>,
+    /// The number of the message that the call has taken.
+    pub(crate) message: Option<i64>,
     pub(crate) waker: Option<Waker>,
 }
 
@@ -71,8 +73,24 @@ pub(crate) struct Delivery {
 pub(crate) enum WaitingFor {
     Timer(Timestamp),
     Child(Key),
+    /// A message of this topic, or the end of the wait for it.
+    Message {
+        topic: Arc<str>,
+        until: Option<Timestamp>,
+    },
     /// The end of a pause: the body of the call has not begun.
     Resume,
+}
+
+impl WaitingFor {
+    /// Returns the time at which the wait ends without another event; `None` if there is none.
+    pub(crate) fn due_at(&self) -> Option<Timestamp> {
+        match self {
+            Self::Timer(due_at) => Some(*due_at),
+            Self::Message { until, .. } => *until,
+            Self::Child(_) | Self::Resume => None,
+        }
+    }
 }
 
 /// The result of polling a call.
@@ -86,12 +104,12 @@ pub(crate) enum CallPoll {
 pub(crate) enum IdleState {
     /// The run was interrupted: its task must handle the interrupt first.
     Interrupted,
-    /// No branch waits for a timer or a child, or the end of another branch may still make code run. The
+    /// No branch waits for a timer, a child or a message, or the end of another branch may still make code run. The
     /// branches may wait for bodies, or for events outside of durable calls.
     NoDurableWait,
     /// The run has many calls, and stays in memory at least until this time.
     TooEarly(Timestamp),
-    /// Some branches wait for timers or children. `durable_waits` lists these waits if all branches have one,
+    /// Some branches wait for timers, children or messages. `durable_waits` lists these waits if all branches have one,
     /// and is `None` otherwise. `unrecorded_sleeps` are the sleeps whose due times are not in the execution's
     /// row.
     Waiting {
@@ -198,7 +216,7 @@ impl Call {
     }
 
     /// Reserves budget for a checkpoint with this outcome.
-    async fn reserve_row(&self, outcome: &Payload) -> u32 {
+    pub(crate) async fn reserve_row(&self, outcome: &Payload) -> u32 {
         let lane = self.run.lane();
         match lane.try_reserve(outcome.len() + ROW_BYTES) {
             0 => {

@@ -32,8 +32,8 @@ impl Run {
     ) -> (usize, bool) {
         let begun_at = self.engine.now();
         let mut state = self.state();
-        let is_sleep_pending =
-            kind != CallKind::Sleep && state.pending_sleeps.iter().any(|sleep| sleep.path == path);
+        let is_sleep_pending = !matches!(kind, CallKind::Sleep | CallKind::Receive)
+            && state.pending_sleeps.iter().any(|sleep| sleep.path == path);
         let phase = if state.is_closed || state.interrupt.is_some() {
             Phase::Unreachable
         } else if is_sleep_pending
@@ -64,6 +64,7 @@ impl Run {
             phase,
             is_awaited: !self.definition.is_guest(),
             waiting_for: None,
+            message: None,
             waker: None,
         };
         state.calls.outstanding += u32::from(call.is_awaited);
@@ -143,6 +144,13 @@ impl Run {
                 }
                 CallPoll::Pending
             }
+        }
+    }
+
+    /// Notes that the call has taken the message with this number, which its delivery receives.
+    pub(crate) fn set_message(&self, id: usize, number: i64) {
+        if let Some(call) = self.state().calls.get_mut(id) {
+            call.message = Some(number);
         }
     }
 
@@ -228,11 +236,16 @@ impl Run {
             outcome,
             at,
             duration_ms: at.since(call.begun_at).as_millis() as i64,
+            message: call.message.take(),
         };
+        let received = checkpoint.message.map(|number| (checkpoint.name.clone(), number));
         state.delivery.next_order += 1;
         state.delivery.delivered_at = at;
         state.calls.note_active(|| at);
         let Some(lsn) = self.stage_locked(state, Write::Checkpoint(checkpoint), reserved) else { return };
+        if let Some((topic, number)) = received {
+            state.calls.mailbox().note_received(&topic, number, lsn);
+        }
         let Some(call) = state.calls.get_mut(id) else { return };
         // the caller of `complete_call` has the outcome
         call.phase = Phase::Delivered(Delivery { kind, outcome: Payload::empty(), lsn });
@@ -253,6 +266,7 @@ impl Run {
     /// abandoned.
     pub(crate) fn finish_call(&self, id: usize) {
         let mut state = self.state();
+        let mut is_message_free = false;
         let Some(call) = state.calls.remove(id) else { return };
         if !call.is_awaited {
             // no branch began to wait for the call: the call counts as never made, whenever its future is
@@ -303,7 +317,13 @@ impl Run {
             Phase::Live => {}
             Phase::Completed(_, outcome, reserved) => {
                 self.lane().release(reserved);
-                self.withdraw_value(&outcome);
+                if let Some(number) = call.message {
+                    // another call receives the message
+                    state.calls.mailbox().put_back(&call.name, number);
+                    is_message_free = true;
+                } else {
+                    self.withdraw_value(&outcome);
+                }
                 state.calls.completed.retain(|other| *other != id);
             }
         }
@@ -319,9 +339,14 @@ impl Run {
             outcome: Payload::empty(),
             at,
             duration_ms: at.since(call.begun_at).as_millis() as i64,
+            message: None,
         };
         state.delivery.next_order += 1;
         self.stage_locked(&mut state, Write::Checkpoint(checkpoint), 0);
+        drop(state);
+        if is_message_free {
+            self.engine.message_watch.notify(self.key);
+        }
     }
 
     fn park_for_abandoned_call(&self, state: &mut RunState, call: &CallState, is_recorded: bool) {
@@ -347,9 +372,9 @@ impl Run {
         {
             return IdleState::TooEarly(until);
         }
-        let sleeps = state.calls.iter().filter_map(|call| match call.waiting_for {
-            Some(WaitingFor::Timer(due_at)) => Some(PendingSleep { path: call.path.clone(), due_at }),
-            _ => None,
+        let sleeps = state.calls.iter().filter_map(|call| {
+            let due_at = call.waiting_for.as_ref()?.due_at()?;
+            Some(PendingSleep { path: call.path.clone(), due_at })
         });
         let unrecorded_sleeps = sleeps.filter(|sleep| !state.pending_sleeps.contains(sleep)).collect();
         IdleState::Waiting { durable_waits: state.durable_waits(), unrecorded_sleeps }

@@ -8,6 +8,7 @@ pub(crate) mod chunks;
 pub(crate) mod delivery;
 mod detached;
 pub(crate) mod item_lookup;
+pub(crate) mod mailbox;
 pub(crate) mod mismatch;
 pub(crate) mod quiescence;
 pub(crate) mod replay;
@@ -581,6 +582,15 @@ impl Run {
     pub(crate) fn ensure_row_staged(&self, state: &mut RunState) -> Option<()> {
         self.ensure_start_staged(state)?;
         self.promote(state)
+    }
+
+    /// Stages the Start of the run, unless it was staged before, also that of a virtual item. A call that waits for budget
+    /// must not hold budget, and the budget of the Start is released only when the Start is flushed.
+    pub(crate) fn stage_row(&self) {
+        let mut state = self.state();
+        if !state.is_closed {
+            let _ = self.ensure_row_staged(&mut state);
+        }
     }
 
     /// Returns the barrier of a step: the largest Lsn of all earlier Writes and received values. The barrier

@@ -170,8 +170,9 @@ impl Run {
         let (now, is_pausing) = (self.engine.now(), self.is_pausing());
         state.calls.outstanding > 0
             && state.calls.iter().filter(|call| call.is_awaited).all(|call| match &call.waiting_for {
-                Some(WaitingFor::Timer(due_at)) => is_pausing || due_at.since(now) > suspend_after,
-                Some(WaitingFor::Child(_) | WaitingFor::Resume) => true,
+                Some(waiting_for) => {
+                    is_pausing || waiting_for.due_at().is_none_or(|due_at| due_at.since(now) > suspend_after)
+                }
                 None => false,
             })
     }

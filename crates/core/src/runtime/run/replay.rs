@@ -30,6 +30,10 @@ pub(crate) enum CallKind {
     Sleep,
     Child,
     ChildStart,
+    /// The receipt of a message.
+    Receive,
+    /// The sending of a message.
+    Send,
 }
 
 impl CallKind {
@@ -39,9 +43,12 @@ impl CallKind {
             CheckpointKind::Step => matches!(self, CallKind::Step | CallKind::Task),
             // a child that could not be started is recorded as a failure at its path
             CheckpointKind::Failed => self != CallKind::Sleep,
-            CheckpointKind::Timer => self == CallKind::Sleep,
+            // the wait for a message may end without one
+            CheckpointKind::Timer => matches!(self, CallKind::Sleep | CallKind::Receive),
             CheckpointKind::Child => self == CallKind::Child,
             CheckpointKind::Started => self == CallKind::ChildStart,
+            CheckpointKind::Message => self == CallKind::Receive,
+            CheckpointKind::Sent => self == CallKind::Send,
         }
     }
 
@@ -52,6 +59,8 @@ impl CallKind {
             CallKind::Sleep => "sleep",
             CallKind::Child => "child",
             CallKind::ChildStart => "start of child",
+            CallKind::Receive => "receipt of a message of topic",
+            CallKind::Send => "message of topic",
         }
     }
 }
@@ -198,5 +207,7 @@ pub(crate) fn describe(kind: CheckpointKind) -> &'static str {
         CheckpointKind::Timer => "sleep",
         CheckpointKind::Child => "child",
         CheckpointKind::Started => "start of child",
+        CheckpointKind::Message => "received message of topic",
+        CheckpointKind::Sent => "sent message of topic",
     }
 }

@@ -13,6 +13,7 @@ use crate::key::{Key, KeyMap};
 use crate::payload::Payload;
 use crate::runtime::run::bundle::VirtualItem;
 use crate::runtime::run::call::{CallState, WaitingFor};
+use crate::runtime::run::mailbox::Mailbox;
 use crate::runtime::run::quiescence::BlockedOn;
 use crate::runtime::run::replay::{Attempts, Replay};
 use crate::store::{PendingSleep, Start, Status};
@@ -87,20 +88,21 @@ pub(crate) struct CallTable {
     pub(crate) outstanding: u32,
     /// Number of outstanding calls whose outcome is delivered, but was not taken by the call's branch yet.
     pub(crate) unconsumed: u32,
-    /// `None` if no call has waited for a timer or a child yet, as in most runs.
+    /// `None` if no call has waited for a timer, a child or a message yet, as in most runs.
     durable_waits: Option<Box<DurableWaits>>,
 }
 
 /// The durable waits of a run's calls.
 #[derive(Default)]
 struct DurableWaits {
-    /// Number of calls that wait for a timer or a child.
+    /// Number of calls that wait for a timer, a child or a message.
     count: u32,
     /// The ids of the calls that wait for each child.
     by_child: KeyMap<SmallVec<[usize; 1]>>,
     /// Whether a call has begun to wait for a timer since [`CallTable::take_new_timer`].
     has_new_timer: bool,
     gate: SuspensionGate,
+    mailbox: Mailbox,
 }
 
 impl CallTable {
@@ -138,8 +140,10 @@ impl CallTable {
         let waits = self.durable_waits.get_or_insert_default();
         match waiting_for {
             WaitingFor::Child(child) => waits.by_child.entry(child).or_default().push(id),
-            WaitingFor::Timer(_) => waits.has_new_timer |= is_new,
-            WaitingFor::Resume => {}
+            WaitingFor::Timer(_) | WaitingFor::Message { until: Some(_), .. } => {
+                waits.has_new_timer |= is_new;
+            }
+            WaitingFor::Message { until: None, .. } | WaitingFor::Resume => {}
         }
         waits.count += 1;
         if let Some(call) = self.get_mut(id) {
@@ -177,12 +181,17 @@ impl CallTable {
         self.durable_waits.as_mut().is_some_and(|waits| std::mem::take(&mut waits.has_new_timer))
     }
 
-    /// Whether a call waits for a timer or a child.
+    /// Returns the messages that the run has loaded.
+    pub(crate) fn mailbox(&mut self) -> &mut Mailbox {
+        &mut self.durable_waits.get_or_insert_default().mailbox
+    }
+
+    /// Whether a call waits for a timer, a child or a message.
     pub(crate) fn has_durable_wait(&self) -> bool {
         self.durable_waits.as_ref().is_some_and(|waits| waits.count > 0)
     }
 
-    /// Returns the gate of the suspension, unless no call has waited for a timer or a child yet.
+    /// Returns the gate of the suspension, unless no call has waited for a durable event yet.
     fn suspension_gate(&mut self) -> Option<&mut SuspensionGate> {
         self.durable_waits.as_mut().map(|waits| &mut waits.gate)
     }

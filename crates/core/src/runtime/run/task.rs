@@ -23,7 +23,7 @@ use crate::runtime::definition::BodyFuture;
 use crate::runtime::run::call::{CLOCK_RECHECK_INTERVAL, IdleState, WaitingFor};
 use crate::runtime::run::quiescence::Quiescence;
 use crate::runtime::run::{ChildEnd, ChildState, Conclusion, Interrupt, Run, StopReason};
-use crate::store::{Outcome, PendingSleep, State, Status, Write, cancel_outcome};
+use crate::store::{Outcome, PendingSleep, State, Status, Wait, Write, cancel_outcome};
 
 type BoxedFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -55,7 +55,7 @@ enum TaskStage {
 /// The run's result, which counts when its last Write is durable.
 enum FinalState {
     Ended(Status, Payload),
-    /// Suspended. True if the execution waits for children, which may have ended in the meantime.
+    /// Suspended. True if the execution waits for events, which may have happened in the meantime.
     Suspended(bool),
     /// Parked or requeued.
     Released,
@@ -185,14 +185,13 @@ impl RunTask {
             return false;
         }
         if let Some(waits) = durable_waits {
-            let are_all_distant = waits.iter().all(|(_, waiting_for, _)| match waiting_for {
-                WaitingFor::Timer(due_at) => due_at.since(now) > suspend_after,
-                WaitingFor::Child(_) | WaitingFor::Resume => true,
-            });
+            let is_distant = |due_at: Timestamp| due_at.since(now) > suspend_after;
+            let are_all_distant =
+                waits.iter().all(|(_, waiting_for, _)| waiting_for.due_at().is_none_or(is_distant));
             if are_all_distant {
                 let since = waits.iter().filter_map(|(_, waiting_for, begun_at)| match waiting_for {
                     WaitingFor::Child(key) if run.holds_thread_for(*key) => Some(now),
-                    WaitingFor::Child(_) => Some(begun_at.plus(suspend_after)),
+                    WaitingFor::Child(_) | WaitingFor::Message { .. } => Some(begun_at.plus(suspend_after)),
                     WaitingFor::Timer(_) | WaitingFor::Resume => None,
                 });
                 suspend_at = since.max().filter(|at| *at > now).or_else(|| run.state().suspendable_at(now));
@@ -514,10 +513,10 @@ impl RunTask {
                 }
                 self.conclude(Conclusion::Ended(status, payload));
             }
-            FinalState::Suspended(for_children) => {
+            FinalState::Suspended(has_waits) => {
                 crate::crash_point!("suspension durable");
-                // a child may have ended before this commit: its Wake then found no waiting parent
-                if for_children {
+                // an event may have happened before this commit: its Wake then found no waiting execution
+                if has_waits {
                     run.engine.stage_unowned(run.root, Write::Wake(run.key));
                 }
                 self.conclude(Conclusion::LeftProcess);
@@ -614,26 +613,26 @@ fn suspension_state(
     waits: Vec<(crate::path::Path, WaitingFor, crate::clock::Timestamp)>,
 ) -> (State, FinalState) {
     let mut wake_at = run.deadline_at;
-    let (mut children, mut pending_sleeps) = (Vec::new(), Vec::new());
+    let (mut events, mut pending_sleeps) = (Vec::new(), Vec::new());
     for (path, waiting_for, _) in waits {
+        if let Some(due_at) = waiting_for.due_at() {
+            wake_at = Some(wake_at.map_or(due_at, |other| other.min(due_at)));
+            pending_sleeps.push(PendingSleep { path, due_at });
+        }
         match waiting_for {
-            WaitingFor::Timer(due_at) => {
-                wake_at = Some(wake_at.map_or(due_at, |other| other.min(due_at)));
-                pending_sleeps.push(PendingSleep { path, due_at });
-            }
-            WaitingFor::Child(key) => children.push(key),
-            WaitingFor::Resume => {}
+            WaitingFor::Child(key) => events.push(Wait::Child(key)),
+            WaitingFor::Message { topic, .. } => events.push(Wait::Message(topic)),
+            WaitingFor::Timer(_) | WaitingFor::Resume => {}
         }
     }
-    let for_children = !children.is_empty();
-    (State::Waiting { wake_at, children, pending_sleeps }, FinalState::Suspended(for_children))
+    let has_waits = !events.is_empty();
+    (State::Waiting { wake_at, waits: events, pending_sleeps }, FinalState::Suspended(has_waits))
 }
 
 /// Returns the sleeps among the durable waits of a run.
 fn sleeps_of(waits: Vec<(crate::path::Path, WaitingFor, crate::clock::Timestamp)>) -> Vec<PendingSleep> {
-    let sleep = |(path, waiting_for, _)| match waiting_for {
-        WaitingFor::Timer(due_at) => Some(PendingSleep { path, due_at }),
-        WaitingFor::Child(_) | WaitingFor::Resume => None,
+    let sleep = |(path, waiting_for, _): (_, WaitingFor, _)| {
+        Some(PendingSleep { path, due_at: waiting_for.due_at()? })
     };
     waits.into_iter().filter_map(sleep).collect()
 }

@@ -12,7 +12,6 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::begin_result_call;
 use super::start::{
     begin_start_call, check_registered, record_start, recorded_start, rejected_start, resolve_placement,
-    stage_own_row,
 };
 use super::wait_for_result;
 use crate::clock::Timestamp;
@@ -229,7 +228,7 @@ async fn start_batch(
         start.parent = Some(Parent { key: run.key, is_detached: false });
         start.fingerprint = fingerprint;
         start.is_guarded = true;
-        stage_own_row(run);
+        run.stage_row();
         let reserved = chunks::reserve_row(run.lane(), &Payload::empty(), start.attributes.size()).await;
         run.state().children.insert(key, ChildState::Remote);
         let outcome = match run.stage_child(start, reserved) {

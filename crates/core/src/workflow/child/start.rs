@@ -110,7 +110,7 @@ pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> R
         return Ok(key);
     }
     let placement = resolve_placement(call, options, is_detached).await?;
-    stage_own_row(run);
+    run.stage_row();
     let attributes = options.attributes.size();
     let (stored, mut reserved) =
         chunks::store(ChunkTarget::for_run(run, key), input.clone(), attributes).await;
@@ -204,15 +204,6 @@ pub(super) fn check_registered(call: &Call, definition: &Definition) -> Result<(
     let parent = &*call.run.definition.name;
     failure.message = format!("workflow {parent:?} cannot start a child: {}", failure.message);
     Err(failure)
-}
-
-/// Stages the Start of the run itself, unless it was staged before. A call that waits for budget must not hold budget, and
-/// the budget of this Start is released only when the Start is flushed.
-pub(super) fn stage_own_row(run: &Run) {
-    let mut state = run.state();
-    if !state.is_closed {
-        let _ = run.ensure_row_staged(&mut state);
-    }
 }
 
 /// Returns the failure of a start that the store has rejected.

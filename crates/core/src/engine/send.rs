@@ -1,0 +1,132 @@
+//! [`SendBuilder`]: a message to an execution, whichever process runs it.
+
+use std::future::IntoFuture;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::engine::Engine;
+use crate::engine::handle::Handle;
+use crate::error::Error;
+use crate::key::Key;
+use crate::payload::Payload;
+use crate::runtime::inner::EngineInner;
+use crate::runtime::messages::{DEFAULT_TOPIC, check_message_id, check_topic};
+use crate::runtime::run::chunks::reserve_row;
+use crate::store::{Outcome, Write};
+
+/// A message to an execution. Made by [`Engine::send`] or [`Handle::send`].
+#[must_use = "nothing is sent before the builder is awaited"]
+pub struct SendBuilder {
+    engine: Arc<EngineInner>,
+    receiver: MessageReceiver,
+    topic: Arc<str>,
+    message_id: Option<Arc<str>>,
+    value: Result<Payload, Error>,
+}
+
+/// The execution to which the message is sent.
+enum MessageReceiver {
+    Id(String),
+    Key(Key),
+}
+
+impl Engine {
+    /// Sends a message to the execution with this workflow_id, in whichever process it runs, waits or is queued. The call
+    /// returns when the message is durable. The code of the workflow receives it by
+    /// [`Context::receive`](crate::Context::receive).
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::NotFound`] if no execution has this id.
+    /// - [`Error::HasEnded`] if the execution has ended.
+    /// - [`Error::TooLarge`] for a value above 64 KiB.
+    /// - [`Error::Unavailable`] if it is unknown whether the message was sent. Sending it again is safe with a
+    ///   [`message_id`](SendBuilder::message_id).
+    pub fn send<T: Serialize + ?Sized>(&self, workflow_id: impl Into<String>, value: &T) -> SendBuilder {
+        SendBuilder::new(self.inner.clone(), MessageReceiver::Id(workflow_id.into()), value)
+    }
+}
+
+impl<O> Handle<O> {
+    /// Sends a message to the execution: see [`Engine::send`].
+    pub fn send<T: Serialize + ?Sized>(&self, value: &T) -> SendBuilder {
+        SendBuilder::new(self.engine().clone(), MessageReceiver::Key(self.key()), value)
+    }
+}
+
+/// Messages whose values are encoded already.
+impl Engine {
+    /// Sends a message with this encoded value, like [`Engine::send`].
+    #[doc(hidden)]
+    pub fn send_payload(&self, workflow_id: String, value: Payload) -> SendBuilder {
+        SendBuilder::with_payload(self.inner.clone(), MessageReceiver::Id(workflow_id), Ok(value))
+    }
+}
+
+impl<O> Handle<O> {
+    /// Sends a message with this encoded value, like [`Handle::send`].
+    #[doc(hidden)]
+    pub fn send_payload(&self, value: Payload) -> SendBuilder {
+        SendBuilder::with_payload(self.engine().clone(), MessageReceiver::Key(self.key()), Ok(value))
+    }
+}
+
+impl SendBuilder {
+    fn new<T: Serialize + ?Sized>(engine: Arc<EngineInner>, receiver: MessageReceiver, value: &T) -> Self {
+        Self::with_payload(engine, receiver, Payload::encode(value))
+    }
+
+    fn with_payload(
+        engine: Arc<EngineInner>,
+        receiver: MessageReceiver,
+        value: Result<Payload, Error>,
+    ) -> Self {
+        Self { engine, receiver, topic: DEFAULT_TOPIC.into(), message_id: None, value }
+    }
+
+    /// Sends the message under this topic: up to 255 bytes of printable characters. Default: the topic `default`.
+    pub fn topic(mut self, topic: impl Into<Arc<str>>) -> Self {
+        self.topic = topic.into();
+        self
+    }
+
+    /// Gives the message an id: up to 1,024 bytes of printable characters. A second message with this id to the same
+    /// execution is not sent again; the call succeeds. The ids are kept as long as the execution.
+    pub fn message_id(mut self, id: impl Into<Arc<str>>) -> Self {
+        self.message_id = Some(id.into());
+        self
+    }
+
+    async fn send(self) -> Result<(), Error> {
+        let Self { engine, receiver, topic, message_id, value } = self;
+        engine.check_open()?;
+        check_topic(&topic)?;
+        if let Some(id) = &message_id {
+            check_message_id(id)?;
+        }
+        let (receiver, workflow_id) = match receiver {
+            MessageReceiver::Id(id) => (engine.find_receiver(&id).await?, id),
+            MessageReceiver::Key(key) => (key, key.to_string()),
+        };
+        let message = engine.new_message(receiver, topic, message_id, value?)?;
+        let texts = message.size() - message.value.len();
+        let reserved = reserve_row(engine.lane_of(receiver), &message.value, texts).await;
+        let staged = engine.stage_reserved(receiver, Write::Send(message.into()), reserved);
+        let Some((lane, lsn)) = staged else { return Err(engine.dropped_write_error()) };
+        match lane.wait_durable(lsn).await {
+            Outcome::Applied | Outcome::AlreadySent => Ok(()),
+            outcome => Err(engine.send_error(&workflow_id, outcome)),
+        }
+    }
+}
+
+impl IntoFuture for SendBuilder {
+    type Output = Result<(), Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.send())
+    }
+}

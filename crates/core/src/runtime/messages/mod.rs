@@ -1,0 +1,99 @@
+//! The sending of messages, which clients and workflows share: options, receivers and errors.
+
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::key::Key;
+use crate::name_checks::{MAX_ID_BYTES, check_name, check_text, split_item_id};
+use crate::payload::{INLINE_LIMIT, Payload};
+use crate::runtime::inner::EngineInner;
+use crate::runtime::run::item_lookup::key_of_text;
+use crate::store::{Execution, ExecutionId, Message, Outcome};
+
+/// The topic of messages that are sent without one.
+pub(crate) const DEFAULT_TOPIC: &str = "default";
+
+/// Returns an error for a topic that no message can have.
+pub(crate) fn check_topic(topic: &str) -> Result<(), Error> {
+    check_name("topic", topic)
+}
+
+/// Returns an error for an id that a caller cannot give to a message.
+pub(crate) fn check_message_id(id: &str) -> Result<(), Error> {
+    check_text("message_id", id, MAX_ID_BYTES)
+}
+
+impl EngineInner {
+    /// Returns the message that sends a value to an execution now.
+    pub(crate) fn new_message(
+        &self,
+        execution: Key,
+        topic: Arc<str>,
+        id: Option<Arc<str>>,
+        value: Payload,
+    ) -> Result<Message, Error> {
+        let limit = self.options.value_limit.min(INLINE_LIMIT);
+        if value.len() > limit {
+            let value_name = format!("the message of topic {topic:?}");
+            return Err(Error::TooLarge { value: value_name, size: value.len(), limit });
+        }
+        Ok(Message { execution, topic, id, value, sent_at: self.now(), is_owned: false })
+    }
+
+    /// Returns the key of the execution with this workflow_id, to which messages can be sent.
+    pub(crate) async fn find_receiver(&self, workflow_id: &str) -> Result<Key, Error> {
+        let not_found = || Error::NotFound { workflow_id: workflow_id.to_owned() };
+        let execution = match self.find_execution(workflow_id).await? {
+            Some(execution) => execution,
+            None if split_item_id(workflow_id).is_none() => return Err(not_found()),
+            // a promoted item has a row of its own, under the key that its batch gives it
+            None => self.find_item(workflow_id).await?.ok_or_else(not_found)?,
+        };
+        if execution.key.is_batch() {
+            let reason = "a batch receives no messages; send them to its items".to_owned();
+            return Err(Error::Invalid { input: "workflow_id", reason });
+        }
+        Ok(execution.key)
+    }
+
+    /// Returns the execution with this id, or with this text of its key.
+    async fn find_execution(&self, workflow_id: &str) -> Result<Option<Execution>, Error> {
+        let found = self.executions.load(ExecutionId::Given(workflow_id.into())).await?;
+        match key_of_text(workflow_id) {
+            Some(key) if found.is_none() => self.executions.load(ExecutionId::Key(key)).await,
+            _ => Ok(found),
+        }
+    }
+
+    /// Returns an item with a row of its own. Fails for an item without one.
+    async fn find_item(&self, workflow_id: &str) -> Result<Option<Execution>, Error> {
+        let Some((batch, index)) = split_item_id(workflow_id) else { return Ok(None) };
+        let Some(batch) = self.find_execution(batch).await?.filter(|it| it.key.is_batch()) else {
+            return Ok(None);
+        };
+        let key = batch.key.item(index);
+        if let Some(item) = self.executions.load(ExecutionId::Key(key)).await? {
+            return Ok(Some(item));
+        }
+        match self.load_execution(key).await? {
+            None => Ok(None),
+            Some(_) => Err(Error::Invalid {
+                input: "workflow_id",
+                reason: format!(
+                    "item {workflow_id:?} receives no messages before it waits for one, or for a timer, as an execution \
+                     of its own"
+                ),
+            }),
+        }
+    }
+
+    /// Returns the error of a message that was not sent, because the Write has this outcome.
+    pub(crate) fn send_error(&self, workflow_id: &str, outcome: Outcome) -> Error {
+        let workflow_id = || workflow_id.to_owned();
+        match outcome {
+            Outcome::Ended(status) => Error::HasEnded { workflow_id: workflow_id(), status: status.as_str() },
+            Outcome::NotFound => Error::NotFound { workflow_id: workflow_id() },
+            outcome => self.unapplied_error("message", outcome),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! [`Message`]: the Write that sends a value to an execution; [`PendingMessage`]: a message that was not received yet.
+
+use std::sync::Arc;
+
+use crate::clock::Timestamp;
+use crate::key::Key;
+use crate::payload::Payload;
+
+/// Maximum number of pending messages of one execution and topic that a store returns at a time.
+pub const MAX_PENDING_LOADED: usize = 100;
+
+/// The Write that sends a message to an execution.
+///
+/// The first of these conditions that holds decides the outcome, after all other Writes of the flush:
+/// - The execution does not exist: [`NotFound`](crate::store::Outcome::NotFound).
+/// - A message with this id was sent to the execution before: [`AlreadySent`](crate::store::Outcome::AlreadySent).
+/// - The execution has ended: [`Ended`](crate::store::Outcome::Ended).
+/// - Otherwise: [`Applied`](crate::store::Outcome::Applied).
+///
+/// The store gives each message a number. Among the messages of an execution and topic, a later flush gets greater
+/// numbers; the messages of one flush are numbered in the order of its Writes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Message {
+    /// The key of the execution to which the message is sent.
+    pub execution: Key,
+    /// The topic; empty for the default topic.
+    pub topic: Arc<str>,
+    /// The id by which a second sending is recognised; `None` if the message is sent once in any case. The ids of an
+    /// execution's messages are kept as long as the execution.
+    pub id: Option<Arc<str>>,
+    /// The value.
+    pub value: Payload,
+    /// The time at which the message was sent.
+    pub sent_at: Timestamp,
+    /// Whether an execution sends the message. Its worker drops the Write when it loses the execution.
+    pub is_owned: bool,
+}
+
+impl Message {
+    /// Returns the size in bytes of the texts and the value.
+    pub(crate) fn size(&self) -> usize {
+        self.topic.len() + self.id.as_ref().map_or(0, |id| id.len()) + self.value.len()
+    }
+}
+
+/// A message that its execution has not received yet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PendingMessage {
+    /// The number of the message.
+    pub number: i64,
+    /// The value.
+    pub value: Payload,
+    /// The time at which the message was sent.
+    pub sent_at: Timestamp,
+}

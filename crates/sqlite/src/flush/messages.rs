@@ -1,0 +1,53 @@
+//! Messages: their sending, and the deletion of received ones.
+
+use rusqlite::OptionalExtension;
+use stepfast_core::store::counters::Table;
+use stepfast_core::store::{Message, Outcome, Status, Write};
+
+use crate::conn::statements::Sql;
+use crate::error::DbResult;
+use crate::flush::apply::FlushApplier;
+use crate::rows::{key_bytes, status_of};
+
+impl FlushApplier<'_, '_> {
+    /// Sends the messages of the flush, after all other Writes. Adds the outcomes other than `Applied`.
+    pub(super) fn send_messages(&mut self, outcomes: &mut Vec<(usize, Outcome)>) -> DbResult<()> {
+        for (i, write) in self.flush.writes.iter().enumerate() {
+            if let Write::Send(message) = write {
+                outcomes.push((i, self.send_message(message)?));
+            }
+        }
+        Ok(())
+    }
+
+    fn send_message(&mut self, message: &Message) -> DbResult<Outcome> {
+        let receiver = key_bytes(&message.execution);
+        let statement = self.sql.get(Sql::StatusOf)?;
+        let Some(status) = statement.query_row([receiver], |row| Ok(status_of(row, 0))).optional()? else {
+            return Ok(Outcome::NotFound);
+        };
+        // an execution with a status of a later version is shown as queued
+        let status = status?.unwrap_or(Status::Queued);
+        if let Some(id) = &message.id {
+            let is_sent = self.sql.get(Sql::HasMessageId)?.exists((receiver, &**id))?;
+            if is_sent {
+                return Ok(Outcome::AlreadySent);
+            }
+        }
+        if status.is_terminal() {
+            return Ok(Outcome::Ended(status));
+        }
+        if let Some(id) = &message.id {
+            self.sql.insert(Table::MessageIds, Sql::InsertMessageId, (receiver, &**id))?;
+        }
+        let params = (receiver, &*message.topic, message.value.as_bytes(), message.sent_at.as_micros());
+        self.sql.insert(Table::Messages, Sql::InsertMessage, params)?;
+        Ok(Outcome::Applied)
+    }
+
+    /// Deletes a message that a checkpoint of the flush receives.
+    pub(super) fn delete_message(&mut self, number: i64) -> DbResult<()> {
+        self.sql.delete(Table::Messages, Sql::DeleteMessage, [number])?;
+        Ok(())
+    }
+}
