@@ -38,6 +38,7 @@ GROUPS: Final = {
         "StatusText Record Checkpoint Attempt Filter BulkResult WorkerOverview Worker Unclaimable "
         "ReplayFilter",
     ),
+    "Messages": ("messages", "receive send"),
     "Queues": ("queues", "Queue QueueInfo Rate"),
     "Batches": (
         "batches",
@@ -48,9 +49,9 @@ GROUPS: Final = {
     "The current execution, and errors": (
         "python-errors",
         "current current_or_none Current Error InvalidArgument Conflict WorkflowIdConflict QueueConflict "
-        "DedupConflict QueueFull NotFound WorkflowFailed WorkflowCancelled WorkflowParked ResultTimeout "
-        "Unavailable StoreUnavailable EngineClosed StoreCorrupt SchemaMismatch EncodeError DecodeError "
-        "RemoteError StepfastWarning",
+        "DedupConflict QueueFull ExecutionEnded NotFound WorkflowFailed WorkflowCancelled WorkflowParked "
+        "ResultTimeout Unavailable StoreUnavailable EngineClosed StoreCorrupt SchemaMismatch EncodeError "
+        "DecodeError RemoteError StepfastWarning",
     ),
 }
 #: The classes that the headings call exceptions.

@@ -35,6 +35,7 @@ from stepfast._workflow.child import AsyncChild, Child
 from stepfast._workflow.gather import as_completed, gather
 from stepfast._workflow.gather import map as map
 from stepfast._workflow.instance import Instance
+from stepfast._workflow.messaging.messages import receive, send
 from stepfast._workflow.remote import RemoteWorkflow
 from stepfast._workflow.sleep import sleep, sleep_until
 from stepfast._workflow.startable import Startable
@@ -47,6 +48,7 @@ from stepfast.errors import (
     DedupConflict,
     EngineClosed,
     Error,
+    ExecutionEnded,
     InvalidArgument,
     NotFound,
     ProcessDied,
@@ -100,6 +102,7 @@ __all__ = [
     "EngineClosed",
     "Error",
     "Execution",
+    "ExecutionEnded",
     "ExecutionOutcome",
     "Filter",
     "Graph",
@@ -147,6 +150,8 @@ __all__ = [
     "current",
     "current_or_none",
     "gather",
+    "receive",
+    "send",
     "sleep",
     "sleep_until",
     "step",

@@ -9,6 +9,7 @@ __all__ = [
     "DedupConflict",
     "EngineClosed",
     "Error",
+    "ExecutionEnded",
     "InvalidArgument",
     "NotFound",
     "ProcessDied",
@@ -48,8 +49,8 @@ class InvalidArgument(Error, ValueError):
 
 
 class Conflict(Error):
-    """The call conflicts with stored data. Base of `WorkflowIdConflict`, `QueueConflict`, `DedupConflict` and
-    `QueueFull`."""
+    """The call conflicts with stored data. Base of `WorkflowIdConflict`, `QueueConflict`, `DedupConflict`,
+    `QueueFull` and `ExecutionEnded`."""
 
 
 class WorkflowIdConflict(Conflict):
@@ -67,6 +68,10 @@ class DedupConflict(Conflict):
 
 class QueueFull(Conflict):
     """The queue is full: as many executions wait in it as its `max_depth` allows. Nothing was started."""
+
+
+class ExecutionEnded(Conflict):
+    """The execution has ended, and receives no message. Nothing was sent."""
 
 
 class NotFound(Error, LookupError):

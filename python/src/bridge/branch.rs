@@ -484,6 +484,34 @@ impl Branch {
         })
     }
 
+    /// Receives a message. The call returns its value, or None after the timeout in seconds.
+    fn receive(slf: &Bound<'_, Self>, topic: &str, timeout: Option<f64>) -> PyResult<Call> {
+        let timeout = timeout.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
+        Self::awaitable_call(slf, |branch| match branch.receive(topic, timeout) {
+            Ok(message) => Box::pin(async move {
+                match message.await {
+                    Ok(value) => value.map_or(Reply::Nothing, Reply::Value),
+                    Err(failure) => Reply::Failed(failure),
+                }
+            }),
+            Err(error) => Box::pin(std::future::ready(Reply::Error(error))),
+        })
+    }
+
+    /// Sends a message to the execution with this workflow_id.
+    fn send(
+        slf: &Bound<'_, Self>,
+        workflow_id: String,
+        value: &Bound<'_, PyAny>,
+        topic: &str,
+    ) -> PyResult<Call> {
+        let value = crate::convert::value::encode(value)?;
+        Self::awaitable_call(slf, |branch| match branch.send(workflow_id, value, topic) {
+            Ok(sent) => Box::pin(async move { sent.await.map_or_else(Reply::Failed, |()| Reply::Nothing) }),
+            Err(error) => Box::pin(std::future::ready(Reply::Error(error))),
+        })
+    }
+
     /// Runs a child to its output. If `may_run_here`, a thread that waits for the child runs its code itself. With the
     /// settings of a task, the child is this task of a graph.
     #[pyo3(signature = (engine, workflow, args, kwargs, may_run_here, options, task=None))]

@@ -15,6 +15,7 @@ use crate::bridge::call::Call;
 use crate::bridge::caller_code::CallerCode;
 use crate::bridge::code_future::CodeFuture;
 use crate::bridge::coroutine::CallCoroutine;
+use crate::bridge::handle::new_message;
 use crate::bridge::inline::offer_inline;
 use crate::bridge::mailbox::{Mailbox, Message, NewRun};
 use crate::bridge::port::Port;
@@ -321,6 +322,22 @@ impl Engine {
             let engine = self.take_engine();
             without_interpreter(py, || drop(engine));
         }
+    }
+
+    /// Sends a message to the execution with this workflow_id.
+    fn send(
+        &self,
+        py: Python<'_>,
+        workflow_id: String,
+        value: &Bound<'_, PyAny>,
+        topic: &str,
+        message_id: Option<&str>,
+        port: Option<&Bound<'_, Port>>,
+    ) -> PyResult<Call> {
+        let value = crate::convert::value::encode(value)?;
+        let message =
+            |engine: CoreEngine| new_message(engine.send_payload(workflow_id, value), topic, message_id);
+        self.query(py, port, |engine| message(engine).into_future(), |()| Reply::Nothing)
     }
 
     /// Returns a handle to the execution with this workflow_id. If the name of a workflow is given, fails for an

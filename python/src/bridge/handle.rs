@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use pyo3::prelude::*;
 use stepfast::store::RequestResult;
-use stepfast::{Error, Payload};
+use stepfast::{Error, Payload, SendBuilder};
 
 use crate::bridge::call::Call;
 use crate::bridge::coroutine::CallCoroutine;
@@ -91,6 +91,22 @@ impl Handle {
         self.request(py, port, |handle| async move { handle.pause().await })
     }
 
+    /// Sends a message to the execution.
+    fn send(
+        &self,
+        py: Python<'_>,
+        value: &Bound<'_, PyAny>,
+        topic: &str,
+        message_id: Option<&str>,
+        port: Option<&Bound<'_, Port>>,
+    ) -> PyResult<Call> {
+        self.process.check(py)?;
+        let message = self.handle.send_payload(crate::convert::value::encode(value)?);
+        let sent = new_message(message, topic, message_id).into_future();
+        let reply = async move { sent.await.map_or_else(Reply::Error, |()| Reply::Nothing) };
+        Ok(Call::awaitable(port, Box::pin(reply)))
+    }
+
     /// Returns the outputs of all `handles`, or the errors with which they have ended, in one call.
     #[staticmethod]
     #[allow(clippy::needless_pass_by_value)] // arguments that Python passes
@@ -104,5 +120,14 @@ impl Handle {
         }
         let outputs: Vec<_> = handles.iter().map(|handle| handle.handle.payload()).collect();
         Ok(Call::awaitable(port, Box::pin(async move { Reply::Outcomes(join_all(outputs).await) })))
+    }
+}
+
+/// Returns a message with this topic and id.
+pub(crate) fn new_message(message: SendBuilder, topic: &str, message_id: Option<&str>) -> SendBuilder {
+    let message = message.topic(topic);
+    match message_id {
+        Some(id) => message.message_id(id),
+        None => message,
     }
 }

@@ -23,6 +23,7 @@ from stepfast._runtime.event_loop.loop import EngineLoop, require_running_loop
 from stepfast._runtime.event_loop.shutdown import run_in_thread
 from stepfast._validation import bounds
 from stepfast._validation.durations import Duration
+from stepfast._workflow.messaging.messages import DEFAULT_TOPIC
 from stepfast._workflow.remote import RemoteWorkflow, Unspecified
 from stepfast._workflow.startable import Startable
 from stepfast.errors import InvalidArgument
@@ -283,6 +284,12 @@ class AsyncClient:
     ) -> builtins.list[builtins.list[ExecutionOutcome]]:
         """Finds executions by the values of an attribute, with their outcomes so far. See `Client.find`."""
         return await self._here.find(attribute, values, limit)
+
+    async def send(
+        self, workflow_id: str, value: Any, *, topic: str = DEFAULT_TOPIC, message_id: str | None = None
+    ) -> None:
+        """Sends a message to an execution. See `Client.send`."""
+        await self._here.send(workflow_id, value, topic, message_id)
 
     async def cancel(self, workflow_id: str) -> bool:
         """Requests that an execution be cancelled. See `Client.cancel`."""

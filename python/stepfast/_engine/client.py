@@ -21,6 +21,7 @@ from stepfast._runtime.branch import forbid_in_workflow
 from stepfast._runtime.waiting import wait_for_call
 from stepfast._validation import bounds
 from stepfast._validation.durations import Duration
+from stepfast._workflow.messaging.messages import DEFAULT_TOPIC
 from stepfast._workflow.remote import RemoteWorkflow, Unspecified
 from stepfast._workflow.startable import Startable
 
@@ -402,6 +403,27 @@ class Client:
             InvalidArgument: No attribute can have such a name or such a value, or `limit` is less than 1.
         """
         return self._open_engine.find(attribute, values, limit).wait()
+
+    def send(
+        self, workflow_id: str, value: Any, *, topic: str = DEFAULT_TOPIC, message_id: str | None = None
+    ) -> None:
+        """Sends a message to an execution, in whichever process it runs, waits or is queued. The code of the
+        workflow receives it by `stepfast.receive`. When the call returns, the message is durable.
+
+        Args:
+            workflow_id: The workflow_id of the receiver.
+            value: The value, of up to 64 KiB encoded.
+            topic: The topic under which the receiver waits; `default` by default.
+            message_id: An id of the message. A second message with this id to the same execution is not sent
+                again, and the call succeeds. None by default.
+
+        Raises:
+            NotFound: There is no such execution.
+            ExecutionEnded: The execution has ended.
+            InvalidArgument: No message can have the topic or the id, or the value is too large.
+            EncodeError: The value cannot be recorded.
+        """
+        self._open_engine.send(workflow_id, value, topic, message_id).wait()
 
     def cancel(self, workflow_id: str) -> bool:
         """Requests that an execution be cancelled. See `Handle.cancel`.

@@ -12,6 +12,8 @@ from stepfast._engine.status import Status
 from stepfast._runtime.branch import forbid_in_workflow
 from stepfast._runtime.waiting import result_timeout, wait_for_call
 from stepfast._validation.durations import Duration, to_seconds, to_timeout
+from stepfast._validation.message import check_message
+from stepfast._workflow.messaging.messages import DEFAULT_TOPIC
 
 if TYPE_CHECKING:
     from stepfast._engine.open_engine import OpenEngine
@@ -58,6 +60,12 @@ class Handle(Generic[R]):
         """Returns the current status of the execution, from the database."""
         forbid_in_workflow("handle.status")
         return Status(wait_for_call(self._native.status(None)))
+
+    def send(self, value: Any, *, topic: str = DEFAULT_TOPIC, message_id: str | None = None) -> None:
+        """Sends a message to the execution. See `Client.send`."""
+        forbid_in_workflow("handle.send")
+        check_message(topic, message_id)
+        wait_for_call(self._native.send(value, topic, message_id, None))
 
     def cancel(self) -> bool:
         """Requests the cancellation of the execution, and of the children for which it waits.
@@ -176,6 +184,12 @@ class AsyncHandle(Generic[R]):
         """Returns the current status of the execution, from the database. See `Handle.status`."""
         forbid_in_workflow("handle.status")
         return Status(await self._native.status(self._port))
+
+    async def send(self, value: Any, *, topic: str = DEFAULT_TOPIC, message_id: str | None = None) -> None:
+        """Sends a message to the execution. See `Client.send`."""
+        forbid_in_workflow("handle.send")
+        check_message(topic, message_id)
+        await self._native.send(value, topic, message_id, self._port)
 
     async def cancel(self) -> bool:
         """Requests the cancellation of the execution. See `Handle.cancel`."""

@@ -17,6 +17,7 @@ from stepfast._runtime.branch import forbid_in_workflow
 from stepfast._runtime.waiting import wait_for_call
 from stepfast._validation import bounds
 from stepfast._validation.attributes import MAX_VALUE_BYTES, check_attribute_name
+from stepfast._validation.message import check_message
 from stepfast.errors import InvalidArgument
 
 T = TypeVar("T")
@@ -66,6 +67,13 @@ class Operations:
         name = None if workflow is None else workflow_name(workflow)
         native = self._outside_workflow("get")
         return PendingReply(native.get_handle(workflow_id, name, self.port), _identity)
+
+    def send(self, workflow_id: str, value: Any, topic: str, message_id: str | None) -> PendingReply[None]:
+        """Sends a message to an execution."""
+        bounds.check_storable_text("workflow_id", workflow_id)
+        check_message(topic, message_id)
+        native = self._outside_workflow("send")
+        return PendingReply(native.send(workflow_id, value, topic, message_id, self.port), _identity)
 
     def get_batch(self, batch_id: str, workflow: Any = None) -> PendingReply[_native.BatchHandle]:
         """Finds a batch, and checks its workflow if the caller has given one."""

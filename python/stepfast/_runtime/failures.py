@@ -17,6 +17,7 @@ from stepfast.errors import (
     DedupConflict,
     EngineClosed,
     Error,
+    ExecutionEnded,
     InvalidArgument,
     NotFound,
     QueueConflict,
@@ -52,12 +53,14 @@ CLASS_BY_KIND: Final[dict[str, type[Error]]] = {
 #: The exception classes of single error codes. All other codes have the class of their kind.
 CLASS_BY_CODE: Final[dict[str, type[Error]]] = {
     "SF-0003": WorkflowIdConflict,
+    "SF-0004": NotFound,
     "SF-0012": EngineClosed,
     "SF-0014": SchemaMismatch,
     "SF-0037": NotFound,
     "SF-0038": QueueConflict,
     "SF-0039": DedupConflict,
     "SF-0040": QueueFull,
+    "SF-0042": ExecutionEnded,
 }
 
 
