@@ -9,6 +9,7 @@ mod dead_letters;
 mod execution_tree;
 mod follow;
 mod graph;
+mod message;
 mod output;
 mod queue;
 mod show;
@@ -52,6 +53,8 @@ enum Command {
     #[command(subcommand)]
     Batch(batch::BatchCommand),
     #[command(subcommand)]
+    Message(message::MessageCommand),
+    #[command(subcommand)]
     Graph(graph::GraphCommand),
     #[command(subcommand)]
     Queue(queue::QueueCommand),
@@ -74,6 +77,7 @@ async fn main() -> ExitCode {
     let result = match command {
         Command::Workflow(workflow) => workflow.run().await,
         Command::Batch(batch) => batch.run().await,
+        Command::Message(message) => message.run().await,
         Command::Graph(graph) => graph.run().await,
         Command::Queue(queue) => queue.run().await,
         Command::Worker(worker) => worker.run().await,

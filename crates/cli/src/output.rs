@@ -9,8 +9,8 @@ use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde_json::{Value, json};
 use stepfast::clock::Timestamp;
 use stepfast::queue::Placement;
-use stepfast::store::{Attempt, Checkpoint, CheckpointKind, Execution, Record, WorkerId};
-use stepfast::text::{escape_controls, format_duration};
+use stepfast::store::{Attempt, Checkpoint, CheckpointKind, Execution, Record, Wait, WorkerId};
+use stepfast::text::{escape_controls, format_duration, quote};
 use stepfast::{Error, ErrorKind, Failure, Key, Payload, Status};
 
 use crate::value::payload_json;
@@ -229,6 +229,7 @@ pub(crate) fn record_json(all: &ShowData) -> Value {
     shown["unclaimable"] = json!(all.unclaimable);
     shown["input"] = payload_json(&record.execution.input);
     shown["outcome"] = payload_json(&record.execution.outcome);
+    shown["waits"] = record.waits.iter().map(wait_json).collect();
     shown["checkpoints"] = record
         .checkpoints
         .iter()
@@ -258,6 +259,25 @@ pub(crate) fn record_json(all: &ShowData) -> Value {
         })
         .collect();
     shown
+}
+
+fn wait_json(wait: &Wait) -> Value {
+    match wait {
+        Wait::Child(child) => json!({ "event": "child", "key": child.to_string() }),
+        Wait::Message(topic) => json!({ "event": "message", "topic": &**topic }),
+    }
+}
+
+/// Returns the events that an execution waits for; `None` if there are none.
+fn format_waits(record: &Record) -> Option<String> {
+    const MAX_WAITS: usize = 5;
+    let waits = record.waits.iter().take(MAX_WAITS).map(|wait| match wait {
+        Wait::Child(child) => format!("child {child}"),
+        Wait::Message(topic) => format!("message {}", quote(topic)),
+    });
+    let more = record.waits.len().checked_sub(MAX_WAITS).filter(|more| *more > 0);
+    let all: Vec<String> = waits.chain(more.map(|more| format!("{more} more"))).collect();
+    (!all.is_empty()).then(|| all.join(", "))
 }
 
 fn child_json(child: &Execution) -> Value {
@@ -304,6 +324,7 @@ pub(crate) fn record_text(shown: &ShowData) -> String {
     line("attributes", (!execution.attributes.is_empty()).then(|| format_attributes(execution)));
     line("unclaimable", shown.unclaimable.clone());
     line("ended at", execution.ended_at.map(format_instant));
+    line("waits for", format_waits(record));
     line("wakes at", execution.wake_at.map(format_instant));
     line("deadline", execution.deadline_at.map(format_instant));
     line("parent", execution.parent.as_ref().map(|parent| parent.key.to_string()));

@@ -1,0 +1,66 @@
+//! `stepfast message`: sends messages to executions.
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use stepfast::text::abbreviate;
+
+use crate::client::with_client;
+use crate::graph::parse_json;
+use crate::output::{self, Exit};
+use crate::workflow::StoreArgs;
+
+/// Send messages to executions.
+#[derive(Subcommand)]
+pub(crate) enum MessageCommand {
+    /// Send a message to an execution. The code of its workflow receives the message.
+    Send(SendMessageArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct SendMessageArgs {
+    #[command(flatten)]
+    target: StoreArgs,
+    /// The workflow_id of the receiver.
+    workflow_id: String,
+    /// The value, as JSON.
+    value: String,
+    /// The topic of the message.
+    #[arg(long)]
+    topic: Option<String>,
+    /// An id of the message. A second message with the same id is not sent.
+    #[arg(long)]
+    id: Option<String>,
+}
+
+impl MessageCommand {
+    pub(crate) async fn run(self) -> anyhow::Result<Exit> {
+        match self {
+            MessageCommand::Send(send) => send.run().await,
+        }
+    }
+}
+
+impl SendMessageArgs {
+    async fn run(self) -> anyhow::Result<Exit> {
+        let value: Value = parse_json(&self.value).context("the value of the message")?;
+        let store = stepfast::connect_existing(&self.target.store).await?;
+        with_client(store, async |client| {
+            let mut message = client.send(&self.workflow_id, &value);
+            if let Some(topic) = &self.topic {
+                message = message.topic(&**topic);
+            }
+            if let Some(id) = &self.id {
+                message = message.message_id(&**id);
+            }
+            Ok(message.await?)
+        })
+        .await?;
+        if self.target.json {
+            output::print_json(&json!({ "workflow_id": self.workflow_id, "result": "sent" }))?;
+        } else {
+            output::print(&format!("{}: sent", abbreviate(&self.workflow_id)));
+        }
+        Ok(Exit::Done)
+    }
+}

@@ -1,0 +1,67 @@
+//! `stepfast message` as its users see it.
+
+#![allow(clippy::unwrap_used)]
+
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use serde_json::Value;
+use stepfast::prelude::*;
+
+const GRACE: Duration = Duration::from_secs(20);
+
+fn stepfast(store: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
+    command.args(arguments).args(["--store", store]).env_remove("STEPFAST_STORE");
+    command.output().unwrap()
+}
+
+fn output_of(store: &str, arguments: &[&str]) -> String {
+    let output = stepfast(store, arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn error_of(store: &str, code: i32, arguments: &[&str]) -> String {
+    let output = stepfast(store, arguments);
+    assert_eq!(output.status.code(), Some(code));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn message_is_sent_to_a_suspended_execution() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = format!("sqlite:{}", directory.path().join("shop.db").display());
+    let collect = Workflow::new("collect", |mut cx: Context, (): ()| async move {
+        let first: Value = cx.receive().await?;
+        let second: Value = cx.receive().topic("approval").await?;
+        Ok::<_, Failure>(vec![first, second])
+    });
+    let builder = Engine::builder(stepfast::connect(&store).await.unwrap());
+    let builder = builder.register(&collect).suspend_after(Duration::from_millis(10));
+    let engine = builder.open().await.unwrap();
+    let handle = engine.start(&collect, ()).workflow_id("order-7").await.unwrap();
+    while handle.status().await.unwrap() != Status::Waiting {}
+    let shown = output_of(&store, &["workflow", "show", "order-7"]);
+    assert!(shown.contains("\nwaits for   message \"default\"\n"), "{shown}");
+    let shown: Value =
+        serde_json::from_str(&output_of(&store, &["workflow", "show", "order-7", "--json"])).unwrap();
+    assert_eq!(shown["waits"], serde_json::json!([{ "event": "message", "topic": "default" }]));
+    let sent = output_of(&store, &["message", "send", "order-7", "{\"n\": [1, null]}"]);
+    assert_eq!(sent, "order-7: sent\n");
+    for _ in 0..2 {
+        let arguments = ["message", "send", "order-7", "true", "--topic", "approval", "--id", "m1", "--json"];
+        let sent: Value = serde_json::from_str(&output_of(&store, &arguments)).unwrap();
+        assert_eq!(sent, serde_json::json!({ "workflow_id": "order-7", "result": "sent" }));
+    }
+    assert_eq!(handle.result().await.unwrap(), [serde_json::json!({ "n": [1, null] }), true.into()]);
+    let error = error_of(&store, 4, &["message", "send", "order-7", "1"]);
+    assert!(error.contains("has ended with status completed") && error.contains("[SF-0042]"), "{error}");
+    let error = error_of(&store, 3, &["message", "send", "missing", "1"]);
+    assert!(error.contains("[SF-0004]"), "{error}");
+    let error = error_of(&store, 1, &["message", "send", "order-7", "{"]);
+    assert!(error.contains("the value of the message"), "{error}");
+    let error = error_of(&store, 1, &["message", "send", "order-7", "1", "--topic", ""]);
+    assert!(error.contains("topic: must not be empty"), "{error}");
+    engine.shutdown(GRACE).await.unwrap();
+}
