@@ -68,6 +68,11 @@ struct Queues;
 #[doc = include_str!("../../../docs/guide/batches.md")]
 struct Batches;
 
+/// Compiles and runs the Rust code in the guide to messages.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/messages.md")]
+struct Messages;
+
 /// Compiles and runs the Rust code in the guide to graphs.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/graphs.md")]
