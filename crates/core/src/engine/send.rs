@@ -45,44 +45,31 @@ impl Engine {
     /// - [`Error::Unavailable`] if it is unknown whether the message was sent. Sending it again is safe with a
     ///   [`message_id`](SendBuilder::message_id).
     pub fn send<T: Serialize + ?Sized>(&self, workflow_id: impl Into<String>, value: &T) -> SendBuilder {
-        SendBuilder::new(self.inner.clone(), MessageReceiver::Id(workflow_id.into()), value)
+        SendBuilder::new(self.inner.clone(), MessageReceiver::Id(workflow_id.into()), Payload::encode(value))
+    }
+
+    /// Sends a message with this encoded value, like [`send`](Self::send).
+    #[doc(hidden)]
+    pub fn send_payload(&self, workflow_id: String, value: Payload) -> SendBuilder {
+        SendBuilder::new(self.inner.clone(), MessageReceiver::Id(workflow_id), Ok(value))
     }
 }
 
 impl<O> Handle<O> {
     /// Sends a message to the execution: see [`Engine::send`].
     pub fn send<T: Serialize + ?Sized>(&self, value: &T) -> SendBuilder {
-        SendBuilder::new(self.engine().clone(), MessageReceiver::Key(self.key()), value)
+        SendBuilder::new(self.engine().clone(), MessageReceiver::Key(self.key()), Payload::encode(value))
     }
-}
 
-/// Messages whose values are encoded already.
-impl Engine {
-    /// Sends a message with this encoded value, like [`Engine::send`].
-    #[doc(hidden)]
-    pub fn send_payload(&self, workflow_id: String, value: Payload) -> SendBuilder {
-        SendBuilder::with_payload(self.inner.clone(), MessageReceiver::Id(workflow_id), Ok(value))
-    }
-}
-
-impl<O> Handle<O> {
-    /// Sends a message with this encoded value, like [`Handle::send`].
+    /// Sends a message with this encoded value, like [`send`](Self::send).
     #[doc(hidden)]
     pub fn send_payload(&self, value: Payload) -> SendBuilder {
-        SendBuilder::with_payload(self.engine().clone(), MessageReceiver::Key(self.key()), Ok(value))
+        SendBuilder::new(self.engine().clone(), MessageReceiver::Key(self.key()), Ok(value))
     }
 }
 
 impl SendBuilder {
-    fn new<T: Serialize + ?Sized>(engine: Arc<EngineInner>, receiver: MessageReceiver, value: &T) -> Self {
-        Self::with_payload(engine, receiver, Payload::encode(value))
-    }
-
-    fn with_payload(
-        engine: Arc<EngineInner>,
-        receiver: MessageReceiver,
-        value: Result<Payload, Error>,
-    ) -> Self {
+    fn new(engine: Arc<EngineInner>, receiver: MessageReceiver, value: Result<Payload, Error>) -> Self {
         Self { engine, receiver, topic: DEFAULT_TOPIC.into(), message_id: None, value }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::tables::Tables;
 use crate::key::Key;
 use crate::store::counters::{Counters, Table};
-use crate::store::{Checkpoint, MAX_PENDING_LOADED, Message, Outcome, PendingMessage, Wait};
+use crate::store::{Checkpoint, Message, Outcome, PendingMessage, Wait};
 
 impl Tables {
     pub(super) fn apply_send(&mut self, message: &Message, counters: &Counters) -> Outcome {
@@ -40,23 +40,25 @@ impl Tables {
     }
 
     /// Returns the pending messages of an execution and a topic, the earliest first.
-    pub(super) fn pending_messages(&self, execution: Key, topic: &Arc<str>) -> Vec<PendingMessage> {
-        self.messages
-            .range((execution, topic.clone(), i64::MIN)..=(execution, topic.clone(), i64::MAX))
-            .map(|(_, message)| message.clone())
-            .take(MAX_PENDING_LOADED)
-            .collect()
+    pub(super) fn pending_messages(
+        &self,
+        execution: Key,
+        topic: &Arc<str>,
+    ) -> impl Iterator<Item = &PendingMessage> {
+        let all = (execution, topic.clone(), i64::MIN)..=(execution, topic.clone(), i64::MAX);
+        self.messages.range(all).map(|(_, message)| message)
     }
 
     /// Whether an event has happened for which an execution waits.
     pub(super) fn has_satisfied_wait(&self, key: Key) -> bool {
         self.waits_of(key).any(|wait| match wait {
             Wait::Child(child) => self.executions.get(child).is_some_and(|row| row.status.is_terminal()),
-            Wait::Message(topic) => !self.pending_messages(key, topic).is_empty(),
+            Wait::Message(topic) => self.pending_messages(key, topic).next().is_some(),
         })
     }
 
-    fn waits_of(&self, key: Key) -> impl Iterator<Item = &Wait> {
+    /// Returns the events that an execution waits for, in their order.
+    pub(super) fn waits_of(&self, key: Key) -> impl Iterator<Item = &Wait> {
         self.waits.get(&key).into_iter().flatten()
     }
 }

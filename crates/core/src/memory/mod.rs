@@ -30,9 +30,9 @@ use crate::queue::{QueueChange, QueueRow};
 use crate::store::counters::Counters;
 use crate::store::{
     BatchItems, Claim, ClaimReply, DeadLetter, Detail, Durability, Execution, ExecutionId, Filter, Flush,
-    GraphRow, Heartbeat, HeartbeatReply, Hint, Maintenance, Outcome, Page, PendingMessage, Record,
-    Registration, Renewal, Store, StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview,
-    load_items_by_bundle, outcomes_to_keep,
+    GraphRow, Heartbeat, HeartbeatReply, Hint, MAX_PENDING_LOADED, Maintenance, Outcome, Page,
+    PendingMessage, Record, Registration, Renewal, Store, StoreError, StoreInfo, WorkerId, WorkerInfo,
+    WorkerOverview, load_items_by_bundle, outcomes_to_keep,
 };
 
 /// The epoch of every registration, until a takeover or a close ends it.
@@ -284,7 +284,10 @@ impl Store for MemoryStore {
     async fn messages(&self, receivers: &[(Key, Arc<str>)]) -> Result<Vec<Vec<PendingMessage>>, StoreError> {
         self.counters.add_read();
         let tables = self.tables();
-        Ok(receivers.iter().map(|(key, topic)| tables.pending_messages(*key, topic)).collect())
+        let pending = |(key, topic): &(Key, Arc<str>)| {
+            tables.pending_messages(*key, topic).take(MAX_PENDING_LOADED).cloned().collect()
+        };
+        Ok(receivers.iter().map(pending).collect())
     }
 
     async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError> {

@@ -397,7 +397,7 @@ impl Tables {
         let attempts =
             attempts.take_while(|((it, ..), _)| *it <= last).map(|(_, attempt)| attempt.clone()).collect();
         let requests = self.requests_of(key).collect();
-        let waits = self.waits.get(&key).into_iter().flatten().cloned().collect();
+        let waits = self.waits_of(key).cloned().collect();
         Some(Record { execution, checkpoints, attempts, requests, waits, bundle: self.bundle_record(key) })
     }
 }

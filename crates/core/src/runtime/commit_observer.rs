@@ -65,6 +65,8 @@ impl CommitObserver for EngineObserver {
     fn on_committed(&self, writes: &[Write], outcomes: &[(usize, Outcome)]) {
         let Some(engine) = self.0.upgrade() else { return };
         let has_watchers = engine.completion_watch.has_watchers();
+        // the outcomes are in the order of their Writes
+        let is_applied = |index: usize| outcomes.binary_search_by_key(&index, |(other, _)| *other).is_err();
         let (mut has_ready, mut is_slot_free) = (false, false);
         let (mut due_at, mut deadline_at) = (i64::MAX, i64::MAX);
         for (index, write) in writes.iter().enumerate() {
@@ -87,7 +89,7 @@ impl CommitObserver for EngineObserver {
                 }
                 Write::Wake(key) => {
                     has_ready = true;
-                    if key.is_batch() && outcomes.iter().all(|(other, _)| *other != index) {
+                    if key.is_batch() && is_applied(index) {
                         if has_watchers {
                             engine.completion_watch.notify(*key);
                         }
@@ -96,7 +98,7 @@ impl CommitObserver for EngineObserver {
                     continue;
                 }
                 Write::Send(message) => {
-                    if outcomes.iter().all(|(other, _)| *other != index) {
+                    if is_applied(index) {
                         engine.announce_message(message.execution);
                     }
                     continue;

@@ -12,15 +12,15 @@ use crate::key::Key;
 use crate::store::{Detail, Execution, ExecutionId, PendingMessage, Store, StoreError};
 use crate::sync::Mutex;
 
+/// Maximum number of look-ups in one query.
+const MAX_KEYS: usize = 1_000;
+
 /// A query that answers many look-ups at a time.
 pub(crate) trait BatchedQuery: Send + Sync + 'static {
     /// The subject of a look-up.
     type Key: Send + Sync + 'static;
     /// The result of a look-up.
     type Value: Send + 'static;
-
-    /// Maximum number of look-ups in one query.
-    const MAX_KEYS: usize;
 
     /// Returns the results in the order of the keys.
     fn query(
@@ -36,8 +36,6 @@ impl BatchedQuery for ExecutionQuery {
     type Key = ExecutionId;
     type Value = Option<Execution>;
 
-    const MAX_KEYS: usize = 1_000;
-
     async fn query(store: &dyn Store, ids: &[ExecutionId]) -> Result<Vec<Option<Execution>>, StoreError> {
         let records = store.load(ids, Detail::Outcome).await?;
         Ok(records.into_iter().map(|record| record.map(|record| record.execution)).collect())
@@ -50,8 +48,6 @@ pub(crate) struct MessageQuery;
 impl BatchedQuery for MessageQuery {
     type Key = (Key, Arc<str>);
     type Value = Vec<PendingMessage>;
-
-    const MAX_KEYS: usize = 1_000;
 
     async fn query(
         store: &dyn Store,
@@ -123,7 +119,7 @@ impl<Q: BatchedQuery> QueryBatcher<Q> {
         loop {
             let (keys, replies) = {
                 let mut pending = self.pending.lock();
-                let count = pending.keys.len().min(Q::MAX_KEYS);
+                let count = pending.keys.len().min(MAX_KEYS);
                 let keys: Vec<_> = pending.keys.drain(..count).collect();
                 let replies: Vec<_> = pending.replies.drain(..count).collect();
                 pending.is_querying = !keys.is_empty();

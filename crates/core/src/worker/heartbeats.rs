@@ -238,21 +238,15 @@ impl Heartbeats {
             // bodies that wait for the lease begin after the requests that came in the meantime
             engine.lease.grant_pending();
         }
-        self.apply_reply(reply, &heartbeat, is_regular, &generations);
-    }
-
-    fn apply_reply(
-        &mut self,
-        reply: HeartbeatReply,
-        heartbeat: &Heartbeat,
-        is_regular: bool,
-        generations: &[u32],
-    ) {
-        let engine = self.engine.clone();
         if is_regular {
             // a message may have come without a hint
             engine.message_watch.notify_all();
         }
+        self.apply_reply(reply, &heartbeat, &generations);
+    }
+
+    fn apply_reply(&mut self, reply: HeartbeatReply, heartbeat: &Heartbeat, generations: &[u32]) {
+        let engine = self.engine.clone();
         for key in reply.finished {
             engine.completion_watch.notify(key);
         }

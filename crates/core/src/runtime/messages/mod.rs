@@ -42,13 +42,11 @@ impl EngineInner {
 
     /// Returns the key of the execution with this workflow_id, to which messages can be sent.
     pub(crate) async fn find_receiver(&self, workflow_id: &str) -> Result<Key, Error> {
-        let not_found = || Error::NotFound { workflow_id: workflow_id.to_owned() };
-        let execution = match self.find_execution(workflow_id).await? {
-            Some(execution) => execution,
-            None if split_item_id(workflow_id).is_none() => return Err(not_found()),
-            // a promoted item has a row of its own, under the key that its batch gives it
-            None => self.find_item(workflow_id).await?.ok_or_else(not_found)?,
+        let found = match self.find_execution(workflow_id).await? {
+            None => self.find_item(workflow_id).await?,
+            found => found,
         };
+        let execution = found.ok_or_else(|| Error::NotFound { workflow_id: workflow_id.to_owned() })?;
         if execution.key.is_batch() {
             let reason = "a batch receives no messages; send them to its items".to_owned();
             return Err(Error::Invalid { input: "workflow_id", reason });
@@ -65,7 +63,7 @@ impl EngineInner {
         }
     }
 
-    /// Returns an item with a row of its own. Fails for an item without one.
+    /// Returns the item with this id if it has a row of its own. Fails for an item without one.
     async fn find_item(&self, workflow_id: &str) -> Result<Option<Execution>, Error> {
         let Some((batch, index)) = split_item_id(workflow_id) else { return Ok(None) };
         let Some(batch) = self.find_execution(batch).await?.filter(|it| it.key.is_batch()) else {
@@ -75,7 +73,7 @@ impl EngineInner {
         if let Some(item) = self.executions.load(ExecutionId::Key(key)).await? {
             return Ok(Some(item));
         }
-        match self.load_execution(key).await? {
+        match self.store.load_items(&[key]).await?.pop().flatten() {
             None => Ok(None),
             Some(_) => Err(Error::Invalid {
                 input: "workflow_id",
