@@ -4,20 +4,12 @@
 SELECT e.key
 FROM (SELECT DISTINCT w.execution
       FROM waits AS w
-      CROSS JOIN LATERAL (SELECT FROM executions AS c
+      CROSS JOIN LATERAL (SELECT 1 FROM executions AS c
                           WHERE w.kind = 1 AND c.key = w.subject AND c.status >= 4
-                          OFFSET 0) AS c
-      CROSS JOIN LATERAL (SELECT FROM executions AS e WHERE e.key = w.execution AND e.status = 3 OFFSET 0) AS e
-      LIMIT 5000) AS s
-CROSS JOIN LATERAL (SELECT e.key FROM executions AS e
-                    WHERE e.key = s.execution AND e.status = 3 OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
-UNION ALL
-SELECT e.key
-FROM (SELECT DISTINCT w.execution
-      FROM waits AS w
-      CROSS JOIN LATERAL (SELECT FROM messages AS m
+                          UNION ALL
+                          SELECT 1 FROM messages AS m
                           WHERE w.kind = 2 AND m.execution = w.subject AND m.topic = w.name
-                          LIMIT 1) AS m
+                          LIMIT 1) AS c
       CROSS JOIN LATERAL (SELECT FROM executions AS e WHERE e.key = w.execution AND e.status = 3 OFFSET 0) AS e
       LIMIT 5000) AS s
 CROSS JOIN LATERAL (SELECT e.key FROM executions AS e
