@@ -2,25 +2,17 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::process::{Command, Output};
+#[path = "support/program.rs"]
+mod program;
+
 use std::time::Duration;
 
 use serde_json::Value;
 use stepfast::prelude::*;
 
+use crate::program::{output_of, stepfast};
+
 const GRACE: Duration = Duration::from_secs(20);
-
-fn stepfast(store: &str, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
-    command.args(arguments).args(["--store", store]).env_remove("STEPFAST_STORE");
-    command.output().unwrap()
-}
-
-fn output_of(store: &str, arguments: &[&str]) -> String {
-    let output = stepfast(store, arguments);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
 
 fn error_of(store: &str, code: i32, arguments: &[&str]) -> String {
     let output = stepfast(store, arguments);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use stepfast_core::key::Key;
 use stepfast_core::queue::Queue;
 use stepfast_core::store::{CheckpointKind, Status, Write};
 use stepfast_core::{Context, Either, Engine, Error, Failure, Workflow};
@@ -11,7 +12,7 @@ use super::support::{
     record, row, shut_down, wait_in_step,
 };
 use crate::StoreFixture;
-use crate::faults::fault_store::Call;
+use crate::faults::fault_store::{Call, FaultStore};
 
 super::cases![
     message_reaches_a_waiting_run,
@@ -146,13 +147,13 @@ async fn suspended_receiver_is_woken(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-/// The message is durable before the suspension, so its sender finds a run.
-async fn message_during_the_suspension_wakes_the_receiver(fixture: &dyn StoreFixture) {
+/// Suspends a receiver, whose suspension hangs in the way that `hold` sets. Meanwhile another engine sends a message, which
+/// must reach the receiver.
+async fn send_during_suspension(fixture: &dyn StoreFixture, hold: fn(&FaultStore, Key)) {
     let receiver = receiver();
     let (engine, store) = open_engine(fixture, |b| b.register(&receiver).suspend_after(SHORT)).await;
     let handle = engine.start(&receiver, 1).workflow_id("r").await.unwrap();
-    let is_suspension = is_suspension_of(handle.key());
-    store.hold_writes(move |write| is_suspension(write));
+    hold(&store, handle.key());
     store.wait_until_hanging().await;
     let (other, _) = open_second_engine(fixture, |b| b.register(&noop())).await;
     send(&other, "r", [7]).await;
@@ -162,20 +163,14 @@ async fn message_during_the_suspension_wakes_the_receiver(fixture: &dyn StoreFix
     shut_down(engine).await;
 }
 
+/// The message is durable before the suspension, so its sender finds a run.
+async fn message_during_the_suspension_wakes_the_receiver(fixture: &dyn StoreFixture) {
+    send_during_suspension(fixture, |store, key| store.hold_writes(is_suspension_of(key))).await;
+}
+
 /// The suspension is durable before the message, but the engine that suspends does not know it yet.
 async fn message_after_the_suspension_of_another_engine_wakes_the_receiver(fixture: &dyn StoreFixture) {
-    let receiver = receiver();
-    let (engine, store) = open_engine(fixture, |b| b.register(&receiver).suspend_after(SHORT)).await;
-    let handle = engine.start(&receiver, 1).workflow_id("r").await.unwrap();
-    let is_suspension = is_suspension_of(handle.key());
-    store.hold_write_replies(move |write| is_suspension(write));
-    store.wait_until_hanging().await;
-    let (other, _) = open_second_engine(fixture, |b| b.register(&noop())).await;
-    send(&other, "r", [7]).await;
-    store.release();
-    assert_eq!(handle.result().await.unwrap(), [7]);
-    shut_down(other).await;
-    shut_down(engine).await;
+    send_during_suspension(fixture, |store, key| store.hold_write_replies(is_suspension_of(key))).await;
 }
 
 async fn queued_receiver_gets_its_messages_when_it_runs(fixture: &dyn StoreFixture) {
