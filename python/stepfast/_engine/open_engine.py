@@ -29,6 +29,7 @@ from stepfast._runtime.branch import (
 from stepfast._runtime.code_exceptions import execution_entry
 from stepfast._runtime.event_loop.loop import EngineLoop
 from stepfast._runtime.failures import workflow_failure
+from stepfast._runtime.sqlite_connections import guard_file
 from stepfast._runtime.threads.pool import ThreadPool
 from stepfast._runtime.waiting import error_of
 from stepfast._validation.text import short_repr
@@ -141,6 +142,8 @@ class OpenEngine(Operations):
             self.threads.start()
         process_hooks.end_at_exit(self)
         open_engines.add(self)
+        if self.file is not None:
+            guard_file(self)
 
     def _port_of(self, workflow: Workflow[..., Any]) -> _native.Port:
         return self.threads.native if self.loop is None or not workflow.is_async else self.loop.native

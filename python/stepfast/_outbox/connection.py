@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import Any, Final
 
 from stepfast import _native
 from stepfast._outbox.inbox_row import InboxRow
+from stepfast._runtime.sqlite_connections import reject_open_files
 from stepfast._validation.bounds import MAX_SECONDS
-from stepfast._workflow.registry import open_engines
 from stepfast.errors import InvalidArgument
 
 #: The query for the database files of an SQLite connection.
@@ -53,7 +52,7 @@ def insert_row(connection: Any, row: InboxRow, schema: str, notify: bool) -> Non
     """
     library = _library_of(connection, is_async=False)
     if library == "sqlite3":
-        _reject_if_open(connection.execute(SQLITE_FILES))
+        reject_open_files(file for _, _, file in connection.execute(SQLITE_FILES))
         sql, values = _sqlite_insert(row)
         connection.execute(sql, values)
     elif library == "psycopg":
@@ -87,26 +86,6 @@ async def insert_row_async(connection: Any, row: InboxRow, schema: str, notify: 
     else:
         sql, values = _sqlalchemy_insert(connection, row, schema, notify)
         await connection.execute(_sqlalchemy_text(sql), values)
-
-
-def _reject_if_open(databases: Iterable[Any]) -> None:
-    """Rejects a connection to an SQLite file that an engine of this process has open.
-
-    Args:
-        databases: The rows that the query `SQLITE_FILES` returns.
-    """
-    files = [file for _, _, file in databases if file and os.path.exists(file)]
-    for engine in list(open_engines):
-        # the file counts as open also while the engine is being closed
-        held = engine.file if engine.needs_shutdown else None
-        if held is None or not os.path.exists(held):
-            continue
-        if any(os.path.samefile(file, held) for file in files):
-            raise InvalidArgument(
-                f"an engine or client of this process has the same file open, {held}: engines have an SQLite "
-                "library of their own, and two such libraries in one process release each other's locks; use "
-                "the outbox in another process"
-            )
 
 
 def _library_of(connection: Any, *, is_async: bool) -> str:
@@ -225,7 +204,8 @@ def _sqlalchemy_insert(
             f"{connection!r} is a connection to {dialect}: an outbox is for Postgres and SQLite"
         )
     if not inspect.iscoroutinefunction(connection.execute):
-        _reject_if_open(connection.execute(_sqlalchemy_text(SQLITE_FILES)))
+        databases = connection.execute(_sqlalchemy_text(SQLITE_FILES))
+        reject_open_files(file for _, _, file in databases)
     return _sqlite_insert(row)
 
 

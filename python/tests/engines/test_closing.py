@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import pathlib
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -292,6 +291,13 @@ def test_executions_start_from_any_thread(url: str) -> None:
             _engines.clear()
 
 
+#: Prints the id of the only worker.
+READ_WORKER_PROGRAM = """
+import sqlite3, sys
+[worker] = sqlite3.connect(sys.argv[1]).execute("SELECT worker_id FROM workers").fetchone()
+print(worker)
+"""
+
 #: Returns when the lock of the worker in the second argument is free.
 WAIT_FOR_LOCK_PROGRAM = """
 import fcntl, sys
@@ -307,9 +313,9 @@ def test_unreferenced_engine_is_closed(tmp_path: pathlib.Path) -> None:
     assert engine.run(run_recording_step, "a") == "a"
     threads = step_threads(others)
     assert threads
-    database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    [worker] = database.execute("SELECT worker_id FROM workers").fetchone()
-    database.close()
+    read_worker = [sys.executable, "-c", READ_WORKER_PROGRAM, str(path)]
+    process = subprocess.run(read_worker, capture_output=True, text=True, check=True, timeout=60)
+    worker = process.stdout.strip()
     with pytest.warns(ResourceWarning, match="close"):
         del engine
         gc.collect()
@@ -318,7 +324,7 @@ def test_unreferenced_engine_is_closed(tmp_path: pathlib.Path) -> None:
         assert not thread.is_alive()
     # a worker whose lock is free can be taken over
     subprocess.run(
-        [sys.executable, "-c", WAIT_FOR_LOCK_PROGRAM, f"{path}-presence", str(worker)], check=True, timeout=60
+        [sys.executable, "-c", WAIT_FOR_LOCK_PROGRAM, f"{path}-presence", worker], check=True, timeout=60
     )
 
 

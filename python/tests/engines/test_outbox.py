@@ -271,16 +271,29 @@ def test_outbox_refuses_sqlite_file_of_open_engine(tmp_path: pathlib.Path) -> No
     create_database(f"sqlite:{file}")
     message = "an engine or client of this process has the same file open"
     for url in (f"sqlite:{file}", f"sqlite:///{file}", f"sqlite:{os.path.relpath(file)}"):
-        connection = sqlite3.connect(file)
-        with Engine(url):
-            with pytest.raises(InvalidArgument, match=message):
-                Outbox().start(connection, greet_from_outbox, "ann")
-            with (
-                connect_by_alchemy(f"sqlite:{file}") as alchemy,
-                pytest.raises(InvalidArgument, match=message),
-            ):
-                Outbox().start(alchemy, greet_from_outbox, "ann")
-        connection.close()
+        # the connections are older than the engine, and are closed after it
+        with (
+            connect_by_sqlite(url) as connection,
+            connect_by_alchemy(f"sqlite:{file}") as alchemy,
+            Engine(url),
+        ):
+            for open_connection in (connection, alchemy):
+                with pytest.raises(InvalidArgument, match=message):
+                    Outbox().start(open_connection, greet_from_outbox, "ann")
+
+
+def test_sqlite3_refuses_file_of_open_engine(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "a b.db"
+    with Engine(f"sqlite:{file}"):
+        uri = f"{file.as_uri()}?mode=ro"
+        for database in (file, str(file), os.fsencode(file), os.path.relpath(file), uri):
+            # the second library would shorten the memory that the first one shares with other processes
+            with pytest.raises(InvalidArgument, match="has the same file open"):
+                sqlite3.connect(database, uri=database is uri)
+        for database in (":memory:", "", tmp_path / "other.db", f"file:{tmp_path}/missing.db?mode=rwc"):
+            sqlite3.connect(database, uri=True).close()
+    with closing(sqlite3.connect(file)) as connection:
+        assert connection.execute("SELECT count(*) FROM workers").fetchone() is not None
 
 
 def wait_for_execution(engine: Engine, workflow_id: str) -> None:
