@@ -35,10 +35,10 @@ GROUPS: Final = {
     "Engines": (
         "python-running",
         "Client Engine Handle AsyncClient AsyncEngine AsyncHandle Execution ExecutionOutcome Status "
-        "StatusText Record Checkpoint Attempt Filter BulkResult WorkerOverview Worker Unclaimable "
+        "StatusText Record Checkpoint Attempt Wait Event Filter BulkResult WorkerOverview Worker Unclaimable "
         "ReplayFilter",
     ),
-    "Messages": ("messages", "receive send"),
+    "Messages and events": ("messages", "receive send set_event get_event"),
     "Queues": ("queues", "Queue QueueInfo Rate"),
     "Batches": (
         "batches",

@@ -10,7 +10,7 @@ from stepfast._engine.dead_letters import DeadLetter
 from stepfast._engine.engine import Engine
 from stepfast._engine.filter import BulkResult, Filter
 from stepfast._engine.handle import AsyncHandle, Handle
-from stepfast._engine.records import Attempt, Checkpoint, Execution, ExecutionOutcome, Record
+from stepfast._engine.records import Attempt, Checkpoint, Event, Execution, ExecutionOutcome, Record, Wait
 from stepfast._engine.status import Status, StatusText
 from stepfast._engine.workers import Unclaimable, Worker, WorkerOverview
 from stepfast._graph.context_values.context import Context
@@ -35,6 +35,7 @@ from stepfast._workflow.child import AsyncChild, Child
 from stepfast._workflow.gather import as_completed, gather
 from stepfast._workflow.gather import map as map
 from stepfast._workflow.instance import Instance
+from stepfast._workflow.messaging.events import get_event, set_event
 from stepfast._workflow.messaging.messages import receive, send
 from stepfast._workflow.remote import RemoteWorkflow
 from stepfast._workflow.sleep import sleep, sleep_until
@@ -101,6 +102,7 @@ __all__ = [
     "Engine",
     "EngineClosed",
     "Error",
+    "Event",
     "Execution",
     "ExecutionEnded",
     "ExecutionOutcome",
@@ -139,6 +141,7 @@ __all__ = [
     "Task",
     "Unavailable",
     "Unclaimable",
+    "Wait",
     "Worker",
     "WorkerOverview",
     "Workflow",
@@ -150,8 +153,10 @@ __all__ = [
     "current",
     "current_or_none",
     "gather",
+    "get_event",
     "receive",
     "send",
+    "set_event",
     "sleep",
     "sleep_until",
     "step",

@@ -1,7 +1,9 @@
 //! The command line. Its errors are short, and harmless to a terminal.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
+use anyhow::anyhow;
 use clap::error::{ContextValue, ErrorKind};
 use clap::{Error, Parser};
 use stepfast::text::{abbreviate, quote};
@@ -53,4 +55,10 @@ fn not_utf8_error() -> Error {
         ErrorKind::InvalidUtf8,
         format!("the argument {shown}{} is not UTF-8\n", option.unwrap_or_default()),
     )
+}
+
+/// Parses a number of seconds, which may have a fraction.
+pub(crate) fn parse_seconds(text: &str) -> anyhow::Result<Duration> {
+    let seconds: f64 = text.parse().map_err(|_| anyhow!("{} is not a number of seconds", quote(text)))?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| anyhow!("{} seconds: {error}", quote(text)))
 }

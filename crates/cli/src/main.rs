@@ -9,7 +9,7 @@ mod dead_letters;
 mod execution_tree;
 mod follow;
 mod graph;
-mod message;
+mod messaging;
 mod output;
 mod queue;
 mod show;
@@ -53,7 +53,9 @@ enum Command {
     #[command(subcommand)]
     Batch(batch::BatchCommand),
     #[command(subcommand)]
-    Message(message::MessageCommand),
+    Message(messaging::message::MessageCommand),
+    #[command(subcommand)]
+    Event(messaging::event::EventCommand),
     #[command(subcommand)]
     Graph(graph::GraphCommand),
     #[command(subcommand)]
@@ -78,6 +80,7 @@ async fn main() -> ExitCode {
         Command::Workflow(workflow) => workflow.run().await,
         Command::Batch(batch) => batch.run().await,
         Command::Message(message) => message.run().await,
+        Command::Event(event) => event.run().await,
         Command::Graph(graph) => graph.run().await,
         Command::Queue(queue) => queue.run().await,
         Command::Worker(worker) => worker.run().await,

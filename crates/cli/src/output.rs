@@ -263,17 +263,19 @@ pub(crate) fn record_json(all: &ShowData) -> Value {
 
 fn wait_json(wait: &Wait) -> Value {
     match wait {
-        Wait::Child(child) => json!({ "event": "child", "key": child.to_string() }),
-        Wait::Message(topic) => json!({ "event": "message", "topic": &**topic }),
+        Wait::Child(child) => json!({ "kind": "child", "key": child.to_string() }),
+        Wait::Message(topic) => json!({ "kind": "message", "topic": &**topic }),
+        Wait::Event(setter, name) => json!({ "kind": "event", "key": setter.to_string(), "name": &**name }),
     }
 }
 
-/// Returns the events that an execution waits for; `None` if there are none.
+/// Returns the waits of an execution; `None` if there are none.
 fn format_waits(record: &Record) -> Option<String> {
     const MAX_WAITS: usize = 5;
     let waits = record.waits.iter().take(MAX_WAITS).map(|wait| match wait {
         Wait::Child(child) => format!("child {child}"),
         Wait::Message(topic) => format!("message {}", quote(topic)),
+        Wait::Event(setter, name) => format!("event {} of {setter}", quote(name)),
     });
     let more = record.waits.len().checked_sub(MAX_WAITS).filter(|more| *more > 0);
     let all: Vec<String> = waits.chain(more.map(|more| format!("{more} more"))).collect();

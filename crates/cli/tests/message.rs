@@ -38,7 +38,7 @@ async fn message_is_sent_to_a_suspended_execution() {
     assert!(shown.contains("\nwaits for   message \"default\"\n"), "{shown}");
     let shown: Value =
         serde_json::from_str(&output_of(&store, &["workflow", "show", "order-7", "--json"])).unwrap();
-    assert_eq!(shown["waits"], serde_json::json!([{ "event": "message", "topic": "default" }]));
+    assert_eq!(shown["waits"], serde_json::json!([{ "kind": "message", "topic": "default" }]));
     let sent = output_of(&store, &["message", "send", "order-7", "{\"n\": [1, null]}"]);
     assert_eq!(sent, "order-7: sent\n");
     for _ in 0..2 {
@@ -51,8 +51,8 @@ async fn message_is_sent_to_a_suspended_execution() {
     assert!(error.contains("has ended with status completed") && error.contains("[SF-0042]"), "{error}");
     let error = error_of(&store, 3, &["message", "send", "missing", "1"]);
     assert!(error.contains("[SF-0004]"), "{error}");
-    let error = error_of(&store, 1, &["message", "send", "order-7", "{"]);
-    assert!(error.contains("the value of the message"), "{error}");
+    let error = error_of(&store, 1, &["message", "send", "order-7", "yes"]);
+    assert!(error.contains("the value of the message") && error.contains("'\"yes\"'"), "{error}");
     let error = error_of(&store, 1, &["message", "send", "order-7", "1", "--topic", ""]);
     assert!(error.contains("topic: must not be empty"), "{error}");
     engine.shutdown(GRACE).await.unwrap();

@@ -120,13 +120,15 @@ pub enum Error {
         /// The requested workflow_id.
         workflow_id: String,
     },
-    /// The execution has ended, and receives nothing more.
-    #[error("execution {} has ended with status {status}, and receives no message", quote(workflow_id))]
+    /// The execution has ended: it receives no message, and sets no event.
+    #[error("execution {} has ended with status {status}, and {consequence}", quote(workflow_id))]
     HasEnded {
         /// The workflow_id of the execution.
         workflow_id: String,
         /// The final status: `completed`, `failed` or `cancelled`.
         status: &'static str,
+        /// The consequence for the call, as in "receives no message".
+        consequence: String,
     },
     /// serde cannot represent a value.
     #[error(

@@ -59,6 +59,7 @@ pub use engine::batch::{BatchBuilder, BatchHandle, BatchInput, ItemResult, PackI
 pub use engine::builder::EngineBuilder;
 pub use engine::bulk::BulkResult;
 pub use engine::client::Client;
+pub use engine::event::{GetEventBuilder, GetEventWithinBuilder};
 pub use engine::handle::Handle;
 pub use engine::send::SendBuilder;
 pub use engine::start::{RunBuilder, StartBuilder, StartManyBuilder};
@@ -79,6 +80,6 @@ pub use workflow::Workflow;
 pub use workflow::branch::{Branch, Either, Elapsed};
 pub use workflow::child::{Child, ChildBatch, ChildHandle, StartChild, StartDetached, SubmitBatch};
 pub use workflow::context::Context;
-pub use workflow::messaging::{Receive, ReceiveWithin, SendFromWorkflow};
+pub use workflow::messaging::{GetEvent, GetEventWithin, Receive, ReceiveWithin, SendFromWorkflow, SetEvent};
 pub use workflow::retry::{Pauses, RetryPolicy, StepOptions};
 pub use workflow::step::Step;

@@ -1,4 +1,4 @@
--- Wakes waiting executions that are due, or for which an awaited event has happened. $1: executions, of which this transaction has locked those
+-- Wakes waiting executions that are due, or of which another wake condition holds. $1: executions, of which this transaction has locked those
 -- that wait, $2: the time now, null for the server's. Returns one row: the number of woken executions, of deleted timers and of
 -- deleted waits, the workflows of the woken executions, and a report. The report names the executions that were not woken; it
 -- is null if all were. The report is not kept, because nothing depends on the outcome of a Wake.
@@ -16,7 +16,15 @@ WITH woken AS (
            OR (SELECT true FROM waits AS w
                CROSS JOIN LATERAL (SELECT FROM messages AS m
                                    WHERE m.execution = w.subject AND m.topic = w.name LIMIT 1) AS m
-               WHERE w.execution = e.key AND w.kind = 2 LIMIT 1) IS NOT NULL)
+               WHERE w.execution = e.key AND w.kind = 2 LIMIT 1) IS NOT NULL
+           OR (SELECT true FROM waits AS w
+               CROSS JOIN LATERAL (SELECT FROM executions AS c WHERE c.key = w.subject AND c.status >= 4
+                                   UNION ALL
+                                   SELECT FROM checkpoints AS v
+                                   WHERE v.execution = w.subject AND v.kind = 9 AND v.step_name COLLATE "C" = w.name
+                                   LIMIT 1) AS s
+               -- with "kind = 3", the planner could take the index of all waits for events
+               WHERE w.execution = e.key AND w.kind BETWEEN 3 AND 3 LIMIT 1) IS NOT NULL)
     RETURNING e.key, e.workflow, e.app_version, e.queue, e.queue_key, e.priority, e.created_at
 ), unarmed AS (
     DELETE FROM timers WHERE execution = ANY(ARRAY(SELECT key FROM woken)) RETURNING 1

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 use std::fmt;
 
 use stepfast_core::Key;
-use stepfast_core::store::{ClaimHint, EndedExecutions, Flush, Hint, Outcome, State, WorkerId, Write};
+use stepfast_core::store::{
+    CheckpointKind, ClaimHint, EndedExecutions, Flush, Hint, Outcome, State, WorkerId, Write,
+};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Maximum number of names of one kind in a hint. A payload of the server may have 7,999 bytes.
@@ -171,6 +173,10 @@ impl Changes {
                 }
                 // its receiver may run in another process
                 Write::Send(message) => changes.add_ended(message.execution),
+                // executions in other processes may wait for it
+                Write::Checkpoint(checkpoint) if checkpoint.kind == CheckpointKind::Event => {
+                    changes.add_ended(checkpoint.execution);
+                }
                 Write::Wake(_)
                 | Write::Request(_)
                 | Write::Checkpoint(_)

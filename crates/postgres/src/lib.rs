@@ -38,10 +38,10 @@ use stepfast_core::queue::fairness::FairShare;
 use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
-    Assignments, BatchItems, Claim, ClaimReply, DeadLetter, Detail, Execution, ExecutionId, Filter, Finding,
-    Flush, GraphRow, Heartbeat, HeartbeatReply, Hint, Maintenance, MigrationReport, Outcome, Page,
-    PendingMessage, Record, Registration, Renewal, StoreError, StoreInfo, WorkerId, WorkerInfo,
-    WorkerOverview, load_items_by_bundle,
+    Assignments, BatchItems, Claim, ClaimReply, DeadLetter, Detail, Event, EventQuery, Execution,
+    ExecutionId, Filter, Finding, Flush, GraphRow, Heartbeat, HeartbeatReply, Hint, Maintenance,
+    MigrationReport, Outcome, Page, PendingMessage, Record, Registration, Renewal, StoreError, StoreInfo,
+    WorkerId, WorkerInfo, WorkerOverview, load_items_by_bundle,
 };
 use stepfast_core::sync::Mutex;
 use stepfast_core::{Key, Store};
@@ -379,6 +379,16 @@ impl Store for PostgresStore {
     async fn messages(&self, receivers: &[(Key, Arc<str>)]) -> Result<Vec<Vec<PendingMessage>>, StoreError> {
         self.counters.add_read();
         self.reader.messages(receivers).await
+    }
+
+    async fn events(&self, queries: &[EventQuery]) -> Result<Vec<Vec<Event>>, StoreError> {
+        self.counters.add_read();
+        self.reader.events(queries).await
+    }
+
+    async fn event_waiters(&self, events: &[(Key, Arc<str>)]) -> Result<Vec<Vec<Key>>, StoreError> {
+        self.counters.add_read();
+        self.reader.event_waiters(events).await
     }
 
     async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError> {

@@ -46,9 +46,10 @@ use stepfast_core::payload::ChunkRef;
 use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
-    Assignments, BatchItems, Claim, ClaimReply, DeadLetter, Detail, Durability, Execution, ExecutionId,
-    Filter, Flush, GraphRow, Heartbeat, HeartbeatReply, Hint, Maintenance, Outcome, Page, PendingMessage,
-    Record, Registration, Renewal, Store, StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview,
+    Assignments, BatchItems, Claim, ClaimReply, DeadLetter, Detail, Durability, Event, EventQuery, Execution,
+    ExecutionId, Filter, Flush, GraphRow, Heartbeat, HeartbeatReply, Hint, Maintenance, Outcome, Page,
+    PendingMessage, Record, Registration, Renewal, Store, StoreError, StoreInfo, WorkerId, WorkerInfo,
+    WorkerOverview,
 };
 use stepfast_core::sync::Mutex;
 use stepfast_core::text::abbreviate;
@@ -412,6 +413,16 @@ impl Store for SqliteStore {
     async fn messages(&self, receivers: &[(Key, Arc<str>)]) -> Result<Vec<Vec<PendingMessage>>, StoreError> {
         let receivers = receivers.to_vec();
         self.read_blocking(move |database| database.messages(&receivers)).await
+    }
+
+    async fn events(&self, queries: &[EventQuery]) -> Result<Vec<Vec<Event>>, StoreError> {
+        let queries = queries.to_vec();
+        self.read_blocking(move |database| database.events(&queries)).await
+    }
+
+    async fn event_waiters(&self, events: &[(Key, Arc<str>)]) -> Result<Vec<Vec<Key>>, StoreError> {
+        let events = events.to_vec();
+        self.read_blocking(move |database| database.event_waiters(&events)).await
     }
 
     async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError> {

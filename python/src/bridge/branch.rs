@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::Wake;
 use std::thread::ThreadId;
-use std::time::Duration;
 
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -23,6 +22,7 @@ use crate::bridge::port::Port;
 use crate::bridge::reply::{FailureTuple, Reply, ReplyFuture};
 use crate::bridge::task_code::BranchCoroutine;
 use crate::bridge::waiter::Waiter;
+use crate::convert::durations::duration_of;
 use crate::convert::graph::{GraphProgress, GraphShape};
 use crate::convert::start_options::StartOptions;
 use crate::convert::step_settings::StepSettings;
@@ -463,7 +463,7 @@ impl Branch {
 
     /// Makes a durable sleep.
     fn sleep(slf: &Bound<'_, Self>, seconds: f64) -> PyResult<Call> {
-        let duration = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        let duration = duration_of(seconds);
         Self::awaitable_call(slf, |branch| {
             let sleep = branch.sleep(duration);
             Box::pin(async move {
@@ -486,7 +486,7 @@ impl Branch {
 
     /// Receives a message. The call returns its value, or None after the timeout in seconds.
     fn receive(slf: &Bound<'_, Self>, topic: &str, timeout: Option<f64>) -> PyResult<Call> {
-        let timeout = timeout.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
+        let timeout = timeout.map(duration_of);
         Self::awaitable_call(slf, |branch| match branch.receive(topic, timeout) {
             Ok(message) => Box::pin(async move {
                 match message.await {
@@ -508,6 +508,35 @@ impl Branch {
         let value = crate::convert::value::encode(value)?;
         Self::awaitable_call(slf, |branch| match branch.send(workflow_id, value, topic) {
             Ok(sent) => Box::pin(async move { sent.await.map_or_else(Reply::Failed, |()| Reply::Nothing) }),
+            Err(error) => Box::pin(std::future::ready(Reply::Error(error))),
+        })
+    }
+
+    /// Sets an event.
+    fn set_event(slf: &Bound<'_, Self>, name: &str, value: &Bound<'_, PyAny>) -> PyResult<Call> {
+        let value = crate::convert::value::encode(value)?;
+        Self::awaitable_call(slf, |branch| match branch.set_event(name, value) {
+            Ok(set) => Box::pin(async move { set.await.map_or_else(Reply::Failed, |()| Reply::Nothing) }),
+            Err(error) => Box::pin(std::future::ready(Reply::Error(error))),
+        })
+    }
+
+    /// Waits for an event of the execution with this workflow_id. The call returns its value, or None after the timeout in
+    /// seconds.
+    fn get_event(
+        slf: &Bound<'_, Self>,
+        workflow_id: String,
+        name: &str,
+        timeout: Option<f64>,
+    ) -> PyResult<Call> {
+        let timeout = timeout.map(duration_of);
+        Self::awaitable_call(slf, |branch| match branch.get_event(workflow_id, name, timeout) {
+            Ok(event) => Box::pin(async move {
+                match event.await {
+                    Ok(value) => value.map_or(Reply::Nothing, Reply::Value),
+                    Err(failure) => Reply::Failed(failure),
+                }
+            }),
             Err(error) => Box::pin(std::future::ready(Reply::Error(error))),
         })
     }

@@ -2,7 +2,6 @@
 //! waits.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -15,11 +14,12 @@ use crate::bridge::call::Call;
 use crate::bridge::caller_code::CallerCode;
 use crate::bridge::code_future::CodeFuture;
 use crate::bridge::coroutine::CallCoroutine;
-use crate::bridge::handle::new_message;
+use crate::bridge::handle::{event_value, new_message, of_event};
 use crate::bridge::inline::offer_inline;
 use crate::bridge::mailbox::{Mailbox, Message, NewRun};
 use crate::bridge::port::Port;
 use crate::bridge::reply::{MappedReply, Reply, ReplyFuture};
+use crate::convert::durations::duration_of;
 use crate::convert::filter::UnresolvedFilter;
 use crate::convert::graph::GraphDeclaration;
 use crate::convert::queue::{QueueTuple, on_conflict, queue_from_tuple};
@@ -101,7 +101,7 @@ impl Engine {
                 let mut builder = CoreEngine::builder(store)
                     .max_running(max_running)
                     .max_threads(max_threads)
-                    .suspend_after(Duration::try_from_secs_f64(suspend_after).unwrap_or(Duration::MAX))
+                    .suspend_after(duration_of(suspend_after))
                     .value_limit(value_limit)
                     .max_recoveries(max_recoveries);
                 if let Some(app_version) = app_version {
@@ -171,7 +171,7 @@ impl Engine {
     /// Stops claiming executions. The returned call resolves when no execution runs any more, or after `grace` seconds.
     fn drain(&self, py: Python<'_>, grace: f64, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
         let engine = self.open_engine(py)?;
-        let grace = Duration::try_from_secs_f64(grace).unwrap_or(Duration::MAX);
+        let grace = duration_of(grace);
         let future: ReplyFuture = Box::pin(async move {
             engine.drain_running(grace).await;
             Reply::Nothing
@@ -305,7 +305,7 @@ impl Engine {
     fn shutdown(&self, py: Python<'_>, grace: f64) -> PyResult<()> {
         self.process.check(py)?;
         let Some(engine) = self.take_engine() else { return Ok(()) };
-        let grace = Duration::try_from_secs_f64(grace).unwrap_or(Duration::MAX);
+        let grace = duration_of(grace);
         let ended = without_interpreter(py, || runtime().block_on(engine.shutdown(grace)));
         ended.map_err(|error| to_exception(py, &error))
     }
@@ -338,6 +338,25 @@ impl Engine {
         let message =
             |engine: CoreEngine| new_message(engine.send_payload(workflow_id, value), topic, message_id);
         self.query(py, port, |engine| message(engine).into_future(), |()| Reply::Nothing)
+    }
+
+    /// Waits for an event of the execution with this workflow_id. Returns its value, or None after the timeout in seconds.
+    fn get_event(
+        &self,
+        py: Python<'_>,
+        workflow_id: String,
+        name: String,
+        timeout: Option<f64>,
+        port: Option<&Bound<'_, Port>>,
+    ) -> PyResult<Call> {
+        let query = move |engine: CoreEngine| event_value(engine.get_event(workflow_id, name), timeout);
+        self.query(py, port, query, of_event)
+    }
+
+    /// Returns all events that the execution has set.
+    fn events(&self, py: Python<'_>, workflow_id: String, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
+        let query = |engine: CoreEngine| async move { engine.events(&workflow_id).await };
+        self.query(py, port, query, Reply::Events)
     }
 
     /// Returns a handle to the execution with this workflow_id. If the name of a workflow is given, fails for an

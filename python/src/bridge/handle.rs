@@ -3,12 +3,13 @@
 use futures_util::future::join_all;
 use pyo3::prelude::*;
 use stepfast::store::RequestResult;
-use stepfast::{Error, Payload, SendBuilder};
+use stepfast::{Error, GetEventBuilder, Payload, SendBuilder};
 
 use crate::bridge::call::Call;
 use crate::bridge::coroutine::CallCoroutine;
 use crate::bridge::port::Port;
 use crate::bridge::reply::{Reply, ReplyFuture};
+use crate::convert::durations::duration_of;
 use crate::fork::Process;
 
 /// A reference to an execution.
@@ -107,6 +108,20 @@ impl Handle {
         Ok(Call::awaitable(port, Box::pin(reply)))
     }
 
+    /// Waits for an event of the execution. Returns its value, or None after the timeout in seconds.
+    fn get_event(
+        &self,
+        py: Python<'_>,
+        name: String,
+        timeout: Option<f64>,
+        port: Option<&Bound<'_, Port>>,
+    ) -> PyResult<Call> {
+        self.process.check(py)?;
+        let value = event_value(self.handle.get_event(name), timeout);
+        let reply = async move { value.await.map_or_else(Reply::Error, of_event) };
+        Ok(Call::awaitable(port, Box::pin(reply)))
+    }
+
     /// Returns the outputs of all `handles`, or the errors with which they have ended, in one call.
     #[staticmethod]
     #[allow(clippy::needless_pass_by_value)] // arguments that Python passes
@@ -130,4 +145,20 @@ pub(crate) fn new_message(message: SendBuilder, topic: &str, message_id: Option<
         Some(id) => message.message_id(id),
         None => message,
     }
+}
+
+/// Returns the encoded value of an event, or `None` after the timeout in seconds.
+pub(crate) async fn event_value(
+    event: GetEventBuilder<()>,
+    timeout: Option<f64>,
+) -> Result<Option<Payload>, Error> {
+    match timeout {
+        Some(seconds) => event.timeout(duration_of(seconds)).payload().await,
+        None => event.payload().await,
+    }
+}
+
+/// Returns the reply for the value of an event.
+pub(crate) fn of_event(value: Option<Payload>) -> Reply {
+    value.map_or(Reply::Nothing, Reply::Value)
 }

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use pyo3::prelude::*;
 use stepfast::queue::QueueRow;
-use stepfast::store::{DeadLetter, Execution, Page, Record, RequestResult, WorkerOverview};
+use stepfast::store::{DeadLetter, Event, Execution, Page, Record, RequestResult, WorkerOverview};
 use stepfast::{BatchCounts, BulkResult, Error, Failure, ItemResult, Payload};
 
 use crate::bridge::batch::handle::BatchHandle;
@@ -32,6 +32,7 @@ pub(crate) enum Reply {
     Found(Vec<Option<Execution>>),
     FoundByValue(Vec<Vec<Execution>>),
     Record(Box<Record>),
+    Events(Vec<Event>),
     Workers(WorkerOverview),
     DeadLetters(Vec<DeadLetter>),
     Queue(QueueRow),
@@ -118,6 +119,7 @@ impl Reply {
             Reply::Found(found) => crate::convert::record::found_executions(py, &found),
             Reply::FoundByValue(found) => crate::convert::record::executions_by_value(py, &found),
             Reply::Record(record) => crate::convert::record::record(py, &record),
+            Reply::Events(events) => crate::convert::record::events(py, &events),
             Reply::Workers(overview) => crate::convert::workers::worker_overview(py, &overview),
             Reply::DeadLetters(letters) => crate::convert::dead_letters::dead_letters(py, &letters),
             Reply::Queue(row) => crate::convert::queue::queue_tuple(py, &row),

@@ -1,6 +1,7 @@
 //! Conversions between values of Python and those of the engine.
 
 pub(crate) mod dead_letters;
+pub(crate) mod durations;
 pub(crate) mod filter;
 pub(crate) mod graph;
 pub(crate) mod outbox;

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use stepfast::clock::Timestamp;
-use stepfast::store::{Attempt, Checkpoint, CheckpointKind, Execution, Page, Record, RequestResult};
+use stepfast::store::{
+    Attempt, Checkpoint, CheckpointKind, Event, Execution, Page, Record, RequestResult, Wait,
+};
 use stepfast::{BatchCounts, Engine, Error, Failure, ItemResult, Payload, Status};
 
 use crate::convert::value::decode;
@@ -133,7 +135,8 @@ pub(crate) fn record(py: Python<'_>, record: &Record) -> PyResult<Py<PyAny>> {
     let outcome = outcome(py, &record.execution.outcome, is_output)?;
     let checkpoints: PyResult<Vec<_>> = record.checkpoints.iter().map(|row| checkpoint(py, row)).collect();
     let attempts: PyResult<Vec<_>> = record.attempts.iter().map(|row| attempt(py, row)).collect();
-    let tuple = (row, input, outcome, checkpoints?, attempts?);
+    let waits: Vec<_> = record.waits.iter().map(wait).collect();
+    let tuple = (row, input, outcome, checkpoints?, attempts?, waits);
     Ok(tuple.into_pyobject(py)?.into_any().unbind())
 }
 
@@ -174,6 +177,21 @@ fn checkpoint(py: Python<'_>, checkpoint: &Checkpoint) -> PyResult<Py<PyAny>> {
     let (path, name) = (checkpoint.path.to_string(), checkpoint.name.to_string());
     let tuple = (path, name, kind, value, checkpoint.at.as_micros(), checkpoint.duration_ms);
     Ok(tuple.into_pyobject(py)?.into_any().unbind())
+}
+
+/// Returns a tuple for each event: the name, the encoded value, and the time.
+pub(crate) fn events(py: Python<'_>, events: &[Event]) -> PyResult<Py<PyAny>> {
+    let tuple = |event: &Event| (event.name.to_string(), bytes(py, &event.value), event.set_at.as_micros());
+    Ok(events.iter().map(tuple).collect::<Vec<_>>().into_pyobject(py)?.unbind())
+}
+
+/// Returns the kind of a wait, the key of the other execution, and the name of the topic or event.
+fn wait(wait: &Wait) -> (&'static str, Option<String>, Option<String>) {
+    match wait {
+        Wait::Child(child) => ("child", Some(child.to_string()), None),
+        Wait::Message(topic) => ("message", None, Some(topic.to_string())),
+        Wait::Event(setter, name) => ("event", Some(setter.to_string()), Some(name.to_string())),
+    }
 }
 
 fn attempt(py: Python<'_>, attempt: &Attempt) -> PyResult<Py<PyAny>> {

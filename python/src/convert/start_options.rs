@@ -1,8 +1,8 @@
 //! Converts the options of starts from Python.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
+use crate::convert::durations::duration_of;
 use pyo3::prelude::*;
 use stepfast::Due;
 use stepfast::clock::Timestamp;
@@ -55,17 +55,16 @@ impl StartOptions {
         max_delay: Option<f64>,
         attributes: Option<HashMap<String, String>>,
     ) -> Self {
-        let seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         let due = start_at.map(|micros| Due::At(Timestamp::from_micros(micros)));
         Self(Box::new(guest::StartOptions {
             workflow_id: workflow_id.map(Into::into),
-            execution_timeout: execution_timeout.map(seconds),
-            run_timeout: run_timeout.map(seconds),
-            wait_timeout: wait_timeout.map(seconds),
+            execution_timeout: execution_timeout.map(duration_of),
+            run_timeout: run_timeout.map(duration_of),
+            wait_timeout: wait_timeout.map(duration_of),
             queue: queue.map(Into::into),
             key: key.map(Into::into),
             priority,
-            due: due.or_else(|| delay.map(|delay| Due::After(seconds(delay)))),
+            due: due.or_else(|| delay.map(|delay| Due::After(duration_of(delay)))),
             dedup_id: dedup_id.map(Into::into),
             on_duplicate: match on_duplicate {
                 "return_existing" => OnDuplicate::ReturnExisting,
@@ -76,7 +75,7 @@ impl StartOptions {
                 _ => OnFull::Reject,
             },
             debounce: debounce.map(Into::into),
-            max_delay: max_delay.map(seconds),
+            max_delay: max_delay.map(duration_of),
             attributes: attributes.unwrap_or_default().into_iter().collect(),
         }))
     }

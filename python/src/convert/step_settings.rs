@@ -9,6 +9,7 @@ use pyo3::types::PyString;
 use stepfast::graph::TaskPlace;
 use stepfast::{Name, Pauses, RetryPolicy, StepOptions};
 
+use crate::convert::durations::duration_of;
 use crate::convert::signature::Signature;
 use crate::lock::Mutex;
 
@@ -76,15 +77,14 @@ impl StepSettings {
         signature: Option<Py<Signature>>,
         pauses: Option<Vec<f64>>,
     ) -> PyResult<Self> {
-        let seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         let is_default = retries == 0 && !is_speculative;
         let retry = RetryPolicy {
             retries,
-            backoff: seconds(backoff),
+            backoff: duration_of(backoff),
             backoff_factor: factor,
-            max_backoff: seconds(max_backoff),
+            max_backoff: duration_of(max_backoff),
             pauses: pauses.map_or(Pauses::Exponential, |pauses| {
-                Pauses::Listed(shared_pauses(pauses.into_iter().map(seconds).collect()))
+                Pauses::Listed(shared_pauses(pauses.into_iter().map(duration_of).collect()))
             }),
             jitter,
             retry_if: None,

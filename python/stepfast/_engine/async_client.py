@@ -14,7 +14,7 @@ from stepfast._engine.dead_letters import DeadLetter
 from stepfast._engine.filter import BulkResult, Filter
 from stepfast._engine.handle import AsyncHandle
 from stepfast._engine.open_engine import OpenEngine
-from stepfast._engine.records import Execution, ExecutionOutcome, Record
+from stepfast._engine.records import Event, Execution, ExecutionOutcome, Record
 from stepfast._engine.workers import WorkerOverview
 from stepfast._options.batch_options import BatchOptions
 from stepfast._options.queue import Queue, QueueInfo, declared_queues
@@ -290,6 +290,14 @@ class AsyncClient:
     ) -> None:
         """Sends a message to an execution. See `Client.send`."""
         await self._here.send(workflow_id, value, topic, message_id)
+
+    async def get_event(self, workflow_id: str, name: str, *, timeout: Duration | None = None) -> Any:
+        """Waits until an execution has set an event, and returns its value. See `Client.get_event`."""
+        return await self._here.get_event(workflow_id, name, timeout)
+
+    async def events(self, workflow_id: str) -> builtins.list[Event]:
+        """Returns all events that an execution has set, in their order. See `Client.events`."""
+        return await self._here.events(workflow_id)
 
     async def cancel(self, workflow_id: str) -> bool:
         """Requests that an execution be cancelled. See `Client.cancel`."""

@@ -13,7 +13,7 @@ from stepfast._engine.dead_letters import DeadLetter
 from stepfast._engine.filter import BulkResult, Filter
 from stepfast._engine.handle import Handle
 from stepfast._engine.open_engine import OpenEngine
-from stepfast._engine.records import Execution, ExecutionOutcome, Record
+from stepfast._engine.records import Event, Execution, ExecutionOutcome, Record
 from stepfast._engine.workers import WorkerOverview
 from stepfast._options.batch_options import BatchOptions
 from stepfast._options.queue import Queue, QueueInfo, declared_queues
@@ -424,6 +424,38 @@ class Client:
             EncodeError: The value cannot be recorded.
         """
         self._open_engine.send(workflow_id, value, topic, message_id).wait()
+
+    def get_event(self, workflow_id: str, name: str, *, timeout: Duration | None = None) -> Any:
+        """Waits until an execution has set an event by `stepfast.set_event`, and returns its value. If the
+        event was set several times, the call returns the value that was set last.
+
+        Args:
+            workflow_id: The workflow_id of the execution.
+            name: The name of the event.
+            timeout: The longest time to wait, as seconds or as a `timedelta`; no limit by default. With 0,
+                the call returns the value only if it was set before.
+
+        Returns:
+            The value of the event, or None after the timeout.
+
+        Raises:
+            NotFound: There is no such execution.
+            ExecutionEnded: The execution has ended, and has not set the event.
+            InvalidArgument: No event can have the name, or the timeout is negative.
+        """
+        return self._open_engine.get_event(workflow_id, name, timeout).wait()
+
+    def events(self, workflow_id: str) -> builtins.list[Event]:
+        """Returns all events that an execution has set, in their order: also values that a later one of the
+        same name has replaced.
+
+        Args:
+            workflow_id: The workflow_id of the execution.
+
+        Raises:
+            NotFound: There is no such execution.
+        """
+        return self._open_engine.events(workflow_id).wait()
 
     def cancel(self, workflow_id: str) -> bool:
         """Requests that an execution be cancelled. See `Handle.cancel`.

@@ -11,6 +11,7 @@ from stepfast import _native
 from stepfast._engine.status import Status
 from stepfast._runtime.branch import forbid_in_workflow
 from stepfast._runtime.waiting import result_timeout, wait_for_call
+from stepfast._validation import bounds
 from stepfast._validation.durations import Duration, to_seconds, to_timeout
 from stepfast._validation.message import check_message
 from stepfast._workflow.messaging.messages import DEFAULT_TOPIC
@@ -66,6 +67,12 @@ class Handle(Generic[R]):
         forbid_in_workflow("handle.send")
         check_message(topic, message_id)
         wait_for_call(self._native.send(value, topic, message_id, None))
+
+    def get_event(self, name: str, *, timeout: Duration | None = None) -> Any:
+        """Waits until the execution has set an event, and returns its value. See `Client.get_event`."""
+        forbid_in_workflow("handle.get_event")
+        bounds.check_name("event", name)
+        return wait_for_call(self._native.get_event(name, to_timeout("timeout", timeout), None))
 
     def cancel(self) -> bool:
         """Requests the cancellation of the execution, and of the children for which it waits.
@@ -190,6 +197,12 @@ class AsyncHandle(Generic[R]):
         forbid_in_workflow("handle.send")
         check_message(topic, message_id)
         await self._native.send(value, topic, message_id, self._port)
+
+    async def get_event(self, name: str, *, timeout: Duration | None = None) -> Any:
+        """Waits until the execution has set an event, and returns its value. See `Client.get_event`."""
+        forbid_in_workflow("handle.get_event")
+        bounds.check_name("event", name)
+        return await self._native.get_event(name, to_timeout("timeout", timeout), self._port)
 
     async def cancel(self) -> bool:
         """Requests the cancellation of the execution. See `Handle.cancel`."""

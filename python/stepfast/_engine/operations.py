@@ -10,13 +10,23 @@ from stepfast import _native
 from stepfast._engine.dead_letters import DeadLetter, dead_letters
 from stepfast._engine.filter import BulkResult, Filter, filter_tuple, workflow_name
 from stepfast._engine.handle import outcomes
-from stepfast._engine.records import Execution, ExecutionOutcome, Record, execution_of, outcome_of, record_of
+from stepfast._engine.records import (
+    Event,
+    Execution,
+    ExecutionOutcome,
+    Record,
+    events_of,
+    execution_of,
+    outcome_of,
+    record_of,
+)
 from stepfast._engine.workers import WorkerOverview, worker_overview
 from stepfast._options.queue import Queue, QueueInfo, queue_info, queue_infos, queue_name, queue_tuple
 from stepfast._runtime.branch import forbid_in_workflow
 from stepfast._runtime.waiting import wait_for_call
 from stepfast._validation import bounds
 from stepfast._validation.attributes import MAX_VALUE_BYTES, check_attribute_name
+from stepfast._validation.durations import Duration, to_timeout
 from stepfast._validation.message import check_message
 from stepfast.errors import InvalidArgument
 
@@ -74,6 +84,19 @@ class Operations:
         check_message(topic, message_id)
         native = self._outside_workflow("send")
         return PendingReply(native.send(workflow_id, value, topic, message_id, self.port), _identity)
+
+    def get_event(self, workflow_id: str, name: str, timeout: Duration | None) -> PendingReply[Any]:
+        """Waits for an event of an execution."""
+        bounds.check_storable_text("workflow_id", workflow_id)
+        bounds.check_name("event", name)
+        seconds = to_timeout("timeout", timeout)
+        native = self._outside_workflow("get_event")
+        return PendingReply(native.get_event(workflow_id, name, seconds, self.port), _identity)
+
+    def events(self, workflow_id: str) -> PendingReply[builtins.list[Event]]:
+        """Loads all events of an execution."""
+        bounds.check_storable_text("workflow_id", workflow_id)
+        return PendingReply(self._outside_workflow("events").events(workflow_id, self.port), events_of)
 
     def get_batch(self, batch_id: str, workflow: Any = None) -> PendingReply[_native.BatchHandle]:
         """Finds a batch, and checks its workflow if the caller has given one."""

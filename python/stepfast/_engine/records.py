@@ -102,10 +102,13 @@ class Checkpoint:
 
     Attributes:
         path: The position of the call in the execution, such as `3` or `2.1`.
-        name: The name of the step, or of the child's workflow. `sleep` for a sleep.
-        kind: `step`, `failed` (the error of a step), `abandoned` (a call for which the code stopped waiting),
-            `sleep`, `child` (the end of a child) or `started` (the start of a child). For the last two, the
-            value is the child's key.
+        name: The name of the step or of the event, the topic of the message, or the name of the child's
+            workflow. `sleep` for a sleep.
+        kind: `step`, `failed` (the error of a step or of another call), `abandoned` (a call for which the
+            code stopped waiting), `sleep` (also a wait for a message or an event that ended at its timeout),
+            `child` (the end of a child), `started` (the start of a child), `message` (a received message),
+            `sent` (a message that was sent), `event` (an event that was set) or `event read`. For children,
+            the value is the child's key.
         value: The value of a step, or the exception of a failed step; a `DecodeError` if this program cannot
             read the recorded value. For children see `kind`.
         recorded_at: The time at which the code received the outcome.
@@ -143,6 +146,36 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """A wake condition of a suspended execution.
+
+    Attributes:
+        kind: `child` (the end of a child), `message` or `event`.
+        key: The key of the child, or of the execution that sets the event; None for a message.
+        name: The topic of the message, or the name of the event; None for a child.
+    """
+
+    kind: str
+    key: str | None
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event that an execution has set.
+
+    Attributes:
+        name: The name of the event.
+        value: The value; a `DecodeError` if this program cannot read the recorded value.
+        set_at: The time at which the event was set.
+    """
+
+    name: str
+    value: Any
+    set_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """Everything that is recorded of an execution.
 
@@ -155,6 +188,7 @@ class Record:
             parked; None otherwise.
         checkpoints: The recorded outcomes, in the order in which they were delivered.
         attempts: The failed attempts of steps.
+        waits: The wake conditions of a suspended execution, other than its timer; empty for any other one.
     """
 
     execution: Execution
@@ -164,6 +198,7 @@ class Record:
     error: BaseException | None = None
     checkpoints: tuple[Checkpoint, ...] = ()
     attempts: tuple[Attempt, ...] = ()
+    waits: tuple[Wait, ...] = ()
 
     def __rich_repr__(self) -> Iterator[Any]:
         yield self.execution
@@ -173,6 +208,7 @@ class Record:
         yield "error", self.error, None
         yield "checkpoints", list(self.checkpoints), []
         yield "attempts", list(self.attempts), []
+        yield "waits", list(self.waits), []
 
 
 def execution_of(row: Any) -> Execution:
@@ -210,7 +246,7 @@ def execution_of(row: Any) -> Execution:
 
 def record_of(shown: Any) -> Record:
     """Converts the reply of the native engine's `show` to a record."""
-    row, arguments, outcome, checkpoints, attempts = shown
+    row, arguments, outcome, checkpoints, attempts, waits = shown
     execution = execution_of(row)
     # a batch has no arguments of its own
     args, kwargs = arguments_of(readable(arguments)) if arguments else ((), {})
@@ -230,7 +266,13 @@ def record_of(shown: Any) -> Record:
             Attempt(path, number, readable(failure), to_datetime(at))
             for path, number, failure, at in attempts
         ),
+        waits=tuple(Wait(kind, key, name) for kind, key, name in waits),
     )
+
+
+def events_of(rows: Any) -> list[Event]:
+    """Converts the events in the reply of the native engine."""
+    return [Event(name, readable(value), to_datetime(at)) for name, value, at in rows]
 
 
 def outcome_of(found: Any) -> ExecutionOutcome:
@@ -262,4 +304,4 @@ def readable(recorded: Any) -> Any:
         return error
 
 
-__all__ = ["Attempt", "Checkpoint", "Execution", "ExecutionOutcome", "Record"]
+__all__ = ["Attempt", "Checkpoint", "Event", "Execution", "ExecutionOutcome", "Record", "Wait"]

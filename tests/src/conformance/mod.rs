@@ -23,6 +23,7 @@ mod deadline;
 mod debounce;
 mod dedup;
 mod depth;
+mod events;
 mod fairness;
 mod fence;
 mod flush;
@@ -68,6 +69,7 @@ nouns![
     list,
     load,
     messages,
+    events,
     heartbeat,
     transition,
     pause,

@@ -234,10 +234,11 @@ pub fn submitter_output(n: u32) -> String {
 /// Number of messages that a talker sends to itself.
 const TALKER_MESSAGES: u32 = 5;
 
-/// Returns the output of the workflow that sends messages to itself.
+/// Returns the output of the workflow that sends messages to itself, and whose child reads its event.
 pub fn talker_output(n: u32) -> String {
     let numbers = (n..n + TALKER_MESSAGES).map(|number| number.to_string());
-    ["greeting".to_owned()].into_iter().chain(numbers).collect::<Vec<_>>().join(",")
+    let heard = format!("heard {}", n + 1);
+    ["greeting".to_owned()].into_iter().chain(numbers).chain([heard]).collect::<Vec<_>>().join(",")
 }
 
 /// Returns the output of item `n` of a batch.
@@ -279,6 +280,7 @@ pub struct CrashWorkflows {
     item: Workflow<(u32, String), String>,
     submitter: Workflow<u32, String>,
     talker: Workflow<u32, String>,
+    listener: Workflow<String, u32>,
     /// The inputs of long parents whose child runs a step.
     working: watch::Sender<BTreeSet<u32>>,
 }
@@ -327,7 +329,11 @@ impl CrashWorkflows {
         let item = item_workflow(sink.clone(), child.clone());
         let submitter = submitter_workflow(sink.clone(), item.clone());
         let root = root_workflow(sink, child.clone());
-        Self { root, child, long_parent, long_child, item, submitter, talker: talker_workflow(), working }
+        let listener = Workflow::new("listener", |mut cx: Context, talker: String| async move {
+            cx.get_event::<u32>(talker, "said").await
+        });
+        let talker = talker_workflow(listener.clone());
+        Self { root, child, long_parent, long_child, item, submitter, talker, listener, working }
     }
 
     /// Opens an engine with the workflows.
@@ -340,6 +346,7 @@ impl CrashWorkflows {
             .register(&self.item)
             .register(&self.submitter)
             .register(&self.talker)
+            .register(&self.listener)
             .suspend_after(Duration::from_millis(20))
             .open()
             .await
@@ -387,22 +394,31 @@ fn submitter_workflow(sink: LineSink, item: Workflow<(u32, String), String>) -> 
     })
 }
 
-/// Returns a workflow that receives a greeting, sends messages to itself, and receives each once and in order.
-fn talker_workflow() -> Workflow<u32, String> {
-    Workflow::new("talker", |mut cx: Context, n: u32| async move {
-        let mut received: Vec<String> = vec![cx.receive().topic("from outside").await?];
-        let me = cx.execution_key();
-        for number in n..n + TALKER_MESSAGES {
-            cx.send(&*me, &number).await?;
-        }
-        for _ in 0..TALKER_MESSAGES {
-            received.push(cx.receive::<u32>().await?.to_string());
-        }
-        let none = Duration::from_millis(if n.is_multiple_of(2) { 0 } else { 30 });
-        let more: Option<u32> = cx.receive().timeout(none).await?;
-        received.extend(more.map(|number| format!("again {number}")));
-        Ok::<_, Failure>(received.join(","))
+/// Returns a workflow that receives a greeting, sends messages to itself, and receives each once and in order. Meanwhile its
+/// child waits for its event.
+fn talker_workflow(listener: Workflow<String, u32>) -> Workflow<u32, String> {
+    Workflow::new("talker", move |mut cx: Context, n: u32| {
+        let listener = listener.clone();
+        async move { talk(&mut cx, n, &listener).await }
     })
+}
+
+async fn talk(cx: &mut Context, n: u32, listener: &Workflow<String, u32>) -> Result<String, Failure> {
+    let me = cx.execution_key();
+    let listening = cx.start_child(listener, me.clone()).await?;
+    let mut received: Vec<String> = vec![cx.receive().topic("from outside").await?];
+    for number in n..n + TALKER_MESSAGES {
+        cx.send(&*me, &number).await?;
+    }
+    for _ in 0..TALKER_MESSAGES {
+        received.push(cx.receive::<u32>().await?.to_string());
+    }
+    let none = Duration::from_millis(if n.is_multiple_of(2) { 0 } else { 30 });
+    let more: Option<u32> = cx.receive().timeout(none).await?;
+    received.extend(more.map(|number| format!("again {number}")));
+    cx.set_event("said", &(n + 1)).await?;
+    received.push(format!("heard {}", listening.result(cx).await?));
+    Ok(received.join(","))
 }
 
 fn child_workflow(sink: LineSink) -> Workflow<u32, String> {

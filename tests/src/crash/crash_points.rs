@@ -34,6 +34,7 @@ pub const ENGINE_POINTS: &[(&str, CrashPhase)] = &[
     ("child started and not recorded", Working),
     ("batch ended and parent not woken", Working),
     ("message durable", Working),
+    ("event durable", Working),
     ("message sent and not recorded", Working),
     ("child end received", Working),
     ("child cancel staged", Working),

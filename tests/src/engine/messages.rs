@@ -36,6 +36,8 @@ super::cases![
     message_of_another_type_is_an_error,
     items_of_batches_receive_when_they_wait,
     execution_may_send_to_itself,
+    executions_that_are_not_durable_yet_receive_messages,
+    messages_at_the_moment_of_the_suspension_wake_their_receivers,
 ];
 
 const SHORT: Duration = Duration::from_millis(10);
@@ -389,7 +391,8 @@ async fn wrong_messages_are_refused(fixture: &dyn StoreFixture) {
         assert!(matches!(error, Error::Invalid { input: "message_id", .. }), "{error}");
     }
     let error = handle.send(&"x".repeat(70_000)).topic("t").await.unwrap_err();
-    assert!(matches!(error, Error::TooLarge { limit: 65_536, .. }), "{error}");
+    assert!(matches!(error, Error::Invalid { input: "value", .. }), "{error}");
+    assert!(error.to_string().contains("the limit is 65536; store the value elsewhere"), "{error}");
     engine.submit_batch(&receiver, []).batch_id("b").await.unwrap();
     let error = engine.send("b", &1).await.unwrap_err();
     assert!(error.to_string().contains("a batch receives no messages"), "{error}");
@@ -445,5 +448,56 @@ async fn execution_may_send_to_itself(fixture: &dyn StoreFixture) {
     let handle = engine.start(&workflow, ()).workflow_id("r").await.unwrap();
     assert_eq!(handle.result().await.unwrap(), 1);
     store.wait_until_committed(is_end_of(handle.key())).await;
+    shut_down(engine).await;
+}
+
+/// A tree in which all executions send to each other before any of them is durable.
+async fn executions_that_are_not_durable_yet_receive_messages(fixture: &dyn StoreFixture) {
+    let receiver = receiver();
+    let child = Workflow::new("child", |mut cx: Context, parent: String| async move {
+        cx.send(parent, &1).topic("from the child").await
+    });
+    let parent = {
+        let (receiver, child) = (receiver.clone(), child.clone());
+        Workflow::new("parent", move |mut cx: Context, id: String| {
+            let (receiver, child) = (receiver.clone(), child.clone());
+            async move {
+                cx.send(&*id, &0).topic("from itself").await?;
+                let itself: i64 = cx.receive().topic("from itself").await?;
+                cx.child(&child, id).await?;
+                let from_child: i64 = cx.receive().topic("from the child").await?;
+                let started = cx.start_child(&receiver, 1).await?;
+                cx.send(started.workflow_id(), &2).topic("t").await?;
+                let received = started.result(&mut cx).await?;
+                BodyResult::Ok((itself, from_child, received))
+            }
+        })
+    };
+    let (engine, _) =
+        open_engine(fixture, |b| b.register(&receiver).register(&child).register(&parent)).await;
+    for n in 0..20 {
+        let id = format!("p{n}");
+        let sent = engine.run(&parent, id.clone()).workflow_id(&*id).await.unwrap();
+        assert_eq!(sent, (0, 1, vec![2]));
+    }
+    shut_down(engine).await;
+}
+
+/// The message and the receiver's own Wake may share a flush, which sends the message after the Wake.
+async fn messages_at_the_moment_of_the_suspension_wake_their_receivers(fixture: &dyn StoreFixture) {
+    let receiver = receiver();
+    let (engine, store) = open_engine(fixture, |b| b.register(&receiver).suspend_after(Duration::ZERO)).await;
+    let exchanges = (0..200).map(|n| {
+        let (engine, store, receiver) = (&engine, &store, &receiver);
+        async move {
+            let handle = engine.start(receiver, 3).workflow_id(format!("r{n}")).await.unwrap();
+            for number in 0..3 {
+                store.wait_until_committed_times(number + 1, is_suspension_of(handle.key())).await;
+                handle.send(&number).topic("t").await.unwrap();
+            }
+            assert_eq!(handle.result().await.unwrap(), [0, 1, 2]);
+        }
+    });
+    futures_util::future::join_all(exchanges).await;
     shut_down(engine).await;
 }

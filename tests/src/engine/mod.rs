@@ -33,6 +33,7 @@ mod child_batch;
 mod client;
 mod crash_loop;
 mod drain;
+mod events;
 mod fan_in;
 mod fault;
 mod fence;
@@ -98,6 +99,7 @@ nouns![
     leftovers,
     limit,
     messages,
+    events,
     queue,
     queued_child,
     request,

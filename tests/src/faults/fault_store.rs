@@ -9,9 +9,9 @@ use stepfast_core::payload::ChunkRef;
 use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
-    BatchItems, Claim, ClaimReply, DeadLetter, Detail, Execution, ExecutionId, Filter, Flush, GraphRow,
-    Heartbeat, HeartbeatReply, Hint, Maintenance, Outcome, Page, PendingMessage, Record, Registration,
-    Renewal, Store, StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview, Write,
+    BatchItems, Claim, ClaimReply, DeadLetter, Detail, Event, EventQuery, Execution, ExecutionId, Filter,
+    Flush, GraphRow, Heartbeat, HeartbeatReply, Hint, Maintenance, Outcome, Page, PendingMessage, Record,
+    Registration, Renewal, Store, StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview, Write,
 };
 use tokio::sync::watch;
 
@@ -559,6 +559,16 @@ impl Store for FaultStore {
     async fn messages(&self, receivers: &[(Key, Arc<str>)]) -> Result<Vec<Vec<PendingMessage>>, StoreError> {
         let fault = self.begin_call(Call::Load).await?;
         finish_call(Call::Load, fault, self.inner.messages(receivers).await)
+    }
+
+    async fn events(&self, queries: &[EventQuery]) -> Result<Vec<Vec<Event>>, StoreError> {
+        let fault = self.begin_call(Call::Load).await?;
+        finish_call(Call::Load, fault, self.inner.events(queries).await)
+    }
+
+    async fn event_waiters(&self, events: &[(Key, Arc<str>)]) -> Result<Vec<Vec<Key>>, StoreError> {
+        let fault = self.begin_call(Call::Load).await?;
+        finish_call(Call::Load, fault, self.inner.event_waiters(events).await)
     }
 
     async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError> {

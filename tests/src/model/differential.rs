@@ -11,12 +11,13 @@ use stepfast_core::payload::{ChunkRef, Payload};
 use stepfast_core::store::{
     Checkpoint, CheckpointKind, CloseBatch, DeleteChunks, Detail, Execution, ExecutionId, Filter, Flush,
     Heartbeat, HeartbeatReply, ItemOutcome, Message, Pack, Parent, PendingMessage, Record, Request,
-    RequestKind, Start, State, Status, Store, StoreError, Wait, WorkerId, Write,
+    RequestKind, Start, State, Status, StoreError, Wait, WorkerId, Write,
 };
 
 use crate::fixtures::builders::{
     attempt, checkpoint, chunk, outcomes_of_resend, payload, pending_sleeps, start, transition,
 };
+use crate::model::exchanges::{events_and_waiters, pending_messages, receivers};
 use crate::model::histories::{
     BATCH, BUNDLE_ITEMS, BUNDLES, Draft, DraftState, EXECUTIONS, HistoryOp, ITEM, PARENTS, TOPICS,
     TargetedDraft, WORKERS,
@@ -101,7 +102,7 @@ impl StoreUnderTest {
 }
 
 /// Returns the key of an execution. Keys are not in the order of indexes.
-fn key(index: usize) -> Key {
+pub(super) fn key(index: usize) -> Key {
     if let BATCH | ITEM = index {
         let mut bytes = [1; 16];
         bytes[8] = 0xc0;
@@ -119,11 +120,6 @@ fn key(index: usize) -> Key {
 
 fn root(index: usize) -> usize {
     PARENTS[index].map_or(index, root)
-}
-
-/// Returns all executions with all topics.
-fn receivers() -> Vec<(Key, Arc<str>)> {
-    (0..EXECUTIONS).flat_map(|index| TOPICS.map(|topic| (key(index), topic.into()))).collect()
 }
 
 fn masked_keys(bits: u16) -> Vec<Key> {
@@ -148,6 +144,7 @@ impl Targets {
             | Draft::Attempt { .. }
             | Draft::Transition { .. }
             | Draft::Receive { .. }
+            | Draft::SetEvent { .. }
             | Draft::ClearRequests { .. } => &self.owned,
             Draft::Pack { .. } | Draft::CloseBatch { .. } => &[],
             Draft::Wake { .. } => &self.waiting,
@@ -239,10 +236,16 @@ impl DifferentialStores {
             assert_eq!(others.len(), records.len(), "the numbers of executions differ");
             assert_eq!(other_values, values, "large values differ");
         }
-        let messages = Self::pending_messages(&*self.stores[0].workers[0].store).await;
+        let messages = pending_messages(&*self.stores[0].workers[0].store).await;
         for store in &self.stores[1..] {
-            let others = Self::pending_messages(&*store.workers[0].store).await;
+            let others = pending_messages(&*store.workers[0].store).await;
             assert_eq!(others, messages, "pending messages differ");
+        }
+        let (events, waiters) = events_and_waiters(&*self.stores[0].workers[0].store).await;
+        for store in &self.stores[1..] {
+            let (other_events, other_waiters) = events_and_waiters(&*store.workers[0].store).await;
+            assert_eq!(other_events, events, "events differ");
+            assert_eq!(other_waiters, waiters, "the waiters for events differ");
         }
         self.compare_batch().await;
     }
@@ -398,7 +401,7 @@ impl DifferentialStores {
         is_recorded: bool,
     ) -> Vec<Write> {
         let targets = self.targets(worker).await;
-        let pending = Self::pending_messages(&*self.stores[0].workers[0].store).await;
+        let pending = pending_messages(&*self.stores[0].workers[0].store).await;
         let mut pending: BTreeMap<(Key, Arc<str>), _> =
             receivers().into_iter().zip(pending.into_iter().map(VecDeque::from)).collect();
         let mut changed = ChangedRows::default();
@@ -425,11 +428,6 @@ impl DifferentialStores {
             self.recorded = recorded;
         }
         writes
-    }
-
-    /// Returns the pending messages of all executions and topics.
-    async fn pending_messages(store: &dyn Store) -> Vec<Vec<PendingMessage>> {
-        store.messages(&receivers()).await.unwrap()
     }
 
     async fn targets(&self, worker: usize) -> Targets {
@@ -620,6 +618,19 @@ impl DifferentialStores {
                 }))
             }
             Draft::Receive { .. } => return None,
+            Draft::SetEvent { index, .. } if *index >= BATCH => return None,
+            Draft::SetEvent { index, n, topic } => {
+                // a Wake of the flush may depend on the event
+                if !changed.try_change(*index, true) || !recorded.insert((key(*index), *n, 0)) {
+                    return None;
+                }
+                Write::Checkpoint(Checkpoint {
+                    kind: CheckpointKind::Event,
+                    name: TOPICS[*topic].into(),
+                    order: (*n * 5) % 11,
+                    ..checkpoint(key(*index), *n, &text(count))
+                })
+            }
             Draft::DeleteChunks { index, keep } => {
                 if changed.rows.contains(&(*index, 1, 1)) || !changed.rows.insert((*index, 1, 0)) {
                     return None;
@@ -644,6 +655,9 @@ impl DifferentialStores {
                 waits.extend(
                     awaited.map(|(_, topic)| Wait::Message((*topic).into())).filter(|_| index != BATCH),
                 );
+                let setter = PARENTS[index].filter(|_| index < BATCH);
+                let events = TOPICS.iter().enumerate().filter(|(n, _)| topics & (4 << n) != 0);
+                waits.extend(events.filter_map(|(_, name)| Some(Wait::Event(key(setter?), (*name).into()))));
                 State::Waiting { wake_at: due_in.map(due), waits, pending_sleeps: sleeps(*sleep_count) }
             }
             DraftState::Parked { sleep_count, is_pause } => {

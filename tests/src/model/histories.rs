@@ -21,7 +21,7 @@ pub const BUNDLE_ITEMS: u32 = 2;
 pub const ITEM: usize = 11;
 /// Number of workers that are alive at any time.
 pub const WORKERS: usize = 3;
-/// The topics of messages.
+/// The topics of messages, and the names of events.
 pub const TOPICS: [&str; 2] = ["one", "two"];
 /// The parent of each execution, if it is a child.
 pub const PARENTS: [Option<usize>; EXECUTIONS] = [
@@ -96,6 +96,8 @@ pub enum Draft {
     Send { index: usize, topic: usize, id: Option<u8> },
     /// Records the receipt of the first message of a topic.
     Receive { index: usize, n: u32, topic: usize },
+    /// Sets the event with the name of a topic.
+    SetEvent { index: usize, n: u32, topic: usize },
 }
 
 impl Draft {
@@ -114,7 +116,8 @@ impl Draft {
             | Draft::Pack { index, .. }
             | Draft::CloseBatch { index, .. }
             | Draft::Send { index, .. }
-            | Draft::Receive { index, .. } => index,
+            | Draft::Receive { index, .. }
+            | Draft::SetEvent { index, .. } => index,
         }
     }
 }
@@ -126,7 +129,8 @@ pub enum DraftState {
     Running { sleep_count: u8 },
     /// Queued.
     Queued { sleep_count: u8 },
-    /// Waiting until a time relative to now, for some of the children, and for messages of some topics.
+    /// Waiting until a time relative to now, for some of the children, for messages of some topics (the lowest bits of
+    /// `topics`), and for some events of the parent (the next bits).
     Waiting { due_in: Option<i16>, children: u16, topics: u8, sleep_count: u8 },
     /// Parked.
     Parked { sleep_count: u8, is_pause: bool },
@@ -195,6 +199,7 @@ fn draft() -> impl Strategy<Value = Draft> {
         4 => (index(), 0..TOPICS.len(), proptest::option::of(0..3u8))
             .prop_map(|(index, topic, id)| Draft::Send { index, topic, id }),
         2 => (index(), 1..9u32, 0..TOPICS.len()).prop_map(|(index, n, topic)| Draft::Receive { index, n, topic }),
+        2 => (index(), 1..9u32, 0..TOPICS.len()).prop_map(|(index, n, topic)| Draft::SetEvent { index, n, topic }),
     ]
 }
 

@@ -2,6 +2,7 @@
 
 pub mod actions;
 pub mod differential;
+mod exchanges;
 mod gated_engine;
 mod graph_reference;
 pub mod histories;

@@ -161,7 +161,15 @@ async fn large_schema_is_prepared_while_older_workers_run() {
     db.enlarge().await;
     assert_eq!(
         db.migrate().await.unwrap(),
-        ["V4__hardening", "V5__graphs", "V6__neighbours", "V7__batches", "V8__compression", "V9__messages"]
+        [
+            "V4__hardening",
+            "V5__graphs",
+            "V6__neighbours",
+            "V7__batches",
+            "V8__compression",
+            "V9__messages",
+            "V10__events"
+        ]
     );
     db.expect_migrated().await;
 }
@@ -219,7 +227,15 @@ async fn processes_prepare_schema_concurrently() {
     let applied: Vec<String> = applied.into_iter().flat_map(Result::unwrap).collect();
     assert_eq!(
         applied,
-        ["V4__hardening", "V5__graphs", "V6__neighbours", "V7__batches", "V8__compression", "V9__messages"]
+        [
+            "V4__hardening",
+            "V5__graphs",
+            "V6__neighbours",
+            "V7__batches",
+            "V8__compression",
+            "V9__messages",
+            "V10__events"
+        ]
     );
     db.expect_migrated().await;
 }
@@ -241,7 +257,15 @@ async fn index_build_of_dead_process_is_replaced_or_kept() {
     let (applied, ()) = tokio::join!(db.migrate(), continue_build);
     assert_eq!(
         applied.unwrap(),
-        ["V4__hardening", "V5__graphs", "V6__neighbours", "V7__batches", "V8__compression", "V9__messages"]
+        [
+            "V4__hardening",
+            "V5__graphs",
+            "V6__neighbours",
+            "V7__batches",
+            "V8__compression",
+            "V9__messages",
+            "V10__events"
+        ]
     );
     db.expect_migrated().await;
 }

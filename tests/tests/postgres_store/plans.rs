@@ -98,6 +98,8 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::Bundles, &[]),
     (Sql::BatchItems, &[]),
     (Sql::PendingMessages, &[]),
+    (Sql::Events, &[]),
+    (Sql::EventWaiters, &[]),
     (Sql::Waits, &[]),
     // one row
     (Sql::Renew, &["on shard"]),
@@ -172,7 +174,8 @@ async fn fill(db: &Fixture, rows: u32) {
                     CASE WHEN i % 4 = 0 THEN gen_random_uuid() END, 'order', 'id-' || gen_random_uuid(), 'x' \
              FROM generate_series(1, {rows}) i; \
              TRUNCATE attributes, checkpoints, attempts, chunks, ready, timers, waits, requests, queues, depths, slots, rates, assignments, inbox, deadlines, batches, bundles, packs, messages, message_ids; \
-             INSERT INTO checkpoints SELECT now(), 1, 1, null, 1, 1, key, 'a', 's', 'o' FROM executions; \
+             INSERT INTO checkpoints SELECT now(), 1, 1, null, 1, 1 + 8 * (hashtext(key::text) & 1), key, 'a', 's', 'o' \
+               FROM executions; \
              INSERT INTO attempts SELECT now(), 1, key, 'a', 'f' FROM executions; \
              INSERT INTO attributes SELECT key, 'n', 'v' FROM executions; \
              INSERT INTO chunks SELECT 1, 1, key, 'x' FROM executions; \
@@ -186,7 +189,8 @@ async fn fill(db: &Fixture, rows: u32) {
              INSERT INTO assignments SELECT 1, row_number() OVER (ORDER BY key), 0, ARRAY[key] FROM executions; \
              INSERT INTO timers SELECT now(), key, E'order\\x01\\x01default', true FROM executions; \
              INSERT INTO deadlines SELECT now(), key FROM executions; \
-             INSERT INTO waits (execution, kind, subject, name) SELECT key, 2, key, 't' FROM executions; \
+             INSERT INTO waits (execution, kind, subject, name) SELECT key, 2 + (hashtext(key::text) & 1), key, 't' \
+               FROM executions; \
              INSERT INTO messages (sent_at, execution, topic, value) SELECT now(), key, 't', 'x' FROM executions; \
              INSERT INTO message_ids SELECT key, 'id' FROM executions; \
              INSERT INTO batches SELECT 1, key FROM executions; \

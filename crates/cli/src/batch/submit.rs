@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use clap::Args;
 use futures_util::stream::{self, Stream};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -15,6 +15,7 @@ use stepfast::text::{abbreviate, quote};
 use stepfast::{Error, Store, Workflow};
 use tokio::sync::mpsc;
 
+use crate::arguments::parse_seconds;
 use crate::client::with_client;
 use crate::graph::{encode_input, parse_json, read_graph};
 use crate::output::{self, Exit};
@@ -160,12 +161,6 @@ impl InputForm {
             },
         })
     }
-}
-
-/// Parses a number of seconds, which may have a fraction.
-fn parse_seconds(text: &str) -> anyhow::Result<Duration> {
-    let seconds: f64 = text.parse().map_err(|_| anyhow!("{} is not a number of seconds", quote(text)))?;
-    Duration::try_from_secs_f64(seconds).map_err(|error| anyhow!("{} seconds: {error}", quote(text)))
 }
 
 /// Opens a file, or standard input. Returns a reader, a name for messages, and a bar that shows the progress.

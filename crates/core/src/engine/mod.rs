@@ -4,6 +4,7 @@ pub(crate) mod batch;
 pub(crate) mod builder;
 pub(crate) mod bulk;
 pub(crate) mod client;
+pub(crate) mod event;
 pub(crate) mod handle;
 mod os_signals;
 mod queues;

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::payload::Payload;
 use crate::runtime::inner::EngineInner;
-use crate::runtime::messages::{DEFAULT_TOPIC, check_message_id, check_topic};
+use crate::runtime::messaging::{DEFAULT_TOPIC, check_message_id, check_topic};
 use crate::runtime::run::chunks::reserve_row;
 use crate::store::{Outcome, Write};
 
@@ -29,7 +29,7 @@ pub struct SendBuilder {
 /// The execution to which the message is sent.
 enum MessageReceiver {
     Id(String),
-    Key(Key),
+    Handle { key: Key, workflow_id: String },
 }
 
 impl Engine {
@@ -41,7 +41,7 @@ impl Engine {
     ///
     /// - [`Error::NotFound`] if no execution has this id.
     /// - [`Error::HasEnded`] if the execution has ended.
-    /// - [`Error::TooLarge`] for a value above 64 KiB.
+    /// - [`Error::Invalid`] for a value above 64 KiB, and for a topic or an id that no message can have.
     /// - [`Error::Unavailable`] if it is unknown whether the message was sent. Sending it again is safe with a
     ///   [`message_id`](SendBuilder::message_id).
     pub fn send<T: Serialize + ?Sized>(&self, workflow_id: impl Into<String>, value: &T) -> SendBuilder {
@@ -56,15 +56,19 @@ impl Engine {
 }
 
 impl<O> Handle<O> {
+    fn as_receiver(&self) -> MessageReceiver {
+        MessageReceiver::Handle { key: self.key(), workflow_id: self.workflow_id() }
+    }
+
     /// Sends a message to the execution: see [`Engine::send`].
     pub fn send<T: Serialize + ?Sized>(&self, value: &T) -> SendBuilder {
-        SendBuilder::new(self.engine().clone(), MessageReceiver::Key(self.key()), Payload::encode(value))
+        SendBuilder::new(self.engine().clone(), self.as_receiver(), Payload::encode(value))
     }
 
     /// Sends a message with this encoded value, like [`send`](Self::send).
     #[doc(hidden)]
     pub fn send_payload(&self, value: Payload) -> SendBuilder {
-        SendBuilder::new(self.engine().clone(), MessageReceiver::Key(self.key()), Ok(value))
+        SendBuilder::new(self.engine().clone(), self.as_receiver(), Ok(value))
     }
 }
 
@@ -95,7 +99,7 @@ impl SendBuilder {
         }
         let (receiver, workflow_id) = match receiver {
             MessageReceiver::Id(id) => (engine.find_receiver(&id).await?, id),
-            MessageReceiver::Key(key) => (key, key.to_string()),
+            MessageReceiver::Handle { key, workflow_id } => (key, workflow_id),
         };
         let message = engine.new_message(receiver, topic, message_id, value?)?;
         let texts = message.size() - message.value.len();

@@ -23,7 +23,7 @@ use crate::store::BatchCounts;
 use crate::workflow::branch::ActiveBranch;
 use crate::workflow::child::{NewBatch, NewChild};
 use crate::workflow::context::Context;
-use crate::workflow::messaging::{receive, send};
+use crate::workflow::messaging::{get_event, receive, send, set_event};
 use crate::workflow::retry::StepOptions;
 use crate::workflow::sleep::{sleep_for, sleep_until};
 use crate::workflow::step::begin_step_call;
@@ -157,6 +157,36 @@ impl GuestBranch {
     ) -> Result<impl Future<Output = Result<(), Failure>> + Send + use<>, Error> {
         let (call, topic) = self.cx.begin_send(topic.into())?;
         Ok(async move { send(&call, &workflow_id, Ok(value), topic).await })
+    }
+
+    /// Begins to set an event; see [`Context::set_event`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if no event can have this name.
+    pub fn set_event(
+        &mut self,
+        name: &str,
+        value: Payload,
+    ) -> Result<impl Future<Output = Result<(), Failure>> + Send + use<>, Error> {
+        let call = self.cx.begin_set_event(name.into())?;
+        Ok(async move { set_event(&call, Ok(value)).await })
+    }
+
+    /// Begins to wait for an event of another execution; see [`Context::get_event`]. The call returns `None` after the
+    /// timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if no event can have this name.
+    pub fn get_event(
+        &mut self,
+        workflow_id: String,
+        name: &str,
+        timeout: Option<Duration>,
+    ) -> Result<impl Future<Output = Result<Option<Payload>, Failure>> + Send + use<>, Error> {
+        let call = self.cx.begin_get_event(name.into())?;
+        Ok(async move { get_event(&call, &workflow_id, timeout).await })
     }
 
     /// Runs a child to its output; see [`Context::child`]. With a place, the child is a task of a graph at this place of

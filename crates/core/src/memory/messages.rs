@@ -1,11 +1,11 @@
-//! Messages: their sending, their receipt, and the waits that they satisfy.
+//! Messages and events, and the waits that they satisfy.
 
 use std::sync::Arc;
 
 use super::tables::Tables;
 use crate::key::Key;
 use crate::store::counters::{Counters, Table};
-use crate::store::{Checkpoint, Message, Outcome, PendingMessage, Wait};
+use crate::store::{Checkpoint, CheckpointKind, Event, EventQuery, Message, Outcome, PendingMessage, Wait};
 
 impl Tables {
     pub(super) fn apply_send(&mut self, message: &Message, counters: &Counters) -> Outcome {
@@ -49,15 +49,40 @@ impl Tables {
         self.messages.range(all).map(|(_, message)| message)
     }
 
-    /// Whether an event has happened for which an execution waits.
+    /// Returns events of an execution: the last of a name, or all in their order.
+    pub(super) fn events(&self, query: &EventQuery) -> Vec<Event> {
+        let is_asked = |it: &&Checkpoint| query.name.as_deref().is_none_or(|name| *it.name == *name);
+        let mut set: Vec<&Checkpoint> = self.events_of(query.execution).filter(is_asked).collect();
+        set.sort_by_key(|checkpoint| checkpoint.order);
+        let skipped = if query.name.is_some() { set.len().saturating_sub(1) } else { 0 };
+        let event =
+            |it: &Checkpoint| Event { name: Arc::from(&*it.name), value: it.outcome.clone(), set_at: it.at };
+        set.into_iter().skip(skipped).map(event).collect()
+    }
+
+    fn events_of(&self, execution: Key) -> impl Iterator<Item = &Checkpoint> {
+        self.checkpoints_of(execution).filter(|checkpoint| checkpoint.kind == CheckpointKind::Event)
+    }
+
+    /// Returns the suspended executions that wait for an event of an execution.
+    pub(super) fn event_waiters(&self, setter: Key, name: &Arc<str>) -> Vec<Key> {
+        let wait = Wait::Event(setter, name.clone());
+        self.waits.iter().filter(|(_, waits)| waits.contains(&wait)).map(|(key, _)| *key).collect()
+    }
+
+    /// Whether a wake condition of an execution holds, other than its timer.
     pub(super) fn has_satisfied_wait(&self, key: Key) -> bool {
         self.waits_of(key).any(|wait| match wait {
             Wait::Child(child) => self.executions.get(child).is_some_and(|row| row.status.is_terminal()),
             Wait::Message(topic) => self.pending_messages(key, topic).next().is_some(),
+            Wait::Event(setter, name) => {
+                self.executions.get(setter).is_some_and(|row| row.status.is_terminal())
+                    || self.events_of(*setter).any(|it| *it.name == **name)
+            }
         })
     }
 
-    /// Returns the events that an execution waits for, in their order.
+    /// Returns the waits of an execution, in their order.
     pub(super) fn waits_of(&self, key: Key) -> impl Iterator<Item = &Wait> {
         self.waits.get(&key).into_iter().flatten()
     }

@@ -29,8 +29,8 @@ use crate::payload::ChunkRef;
 use crate::queue::{QueueChange, QueueRow};
 use crate::store::counters::Counters;
 use crate::store::{
-    BatchItems, Claim, ClaimReply, DeadLetter, Detail, Durability, Execution, ExecutionId, Filter, Flush,
-    GraphRow, Heartbeat, HeartbeatReply, Hint, MAX_PENDING_LOADED, Maintenance, Outcome, Page,
+    BatchItems, Claim, ClaimReply, DeadLetter, Detail, Durability, Event, EventQuery, Execution, ExecutionId,
+    Filter, Flush, GraphRow, Heartbeat, HeartbeatReply, Hint, MAX_PENDING_LOADED, Maintenance, Outcome, Page,
     PendingMessage, Record, Registration, Renewal, Store, StoreError, StoreInfo, WorkerId, WorkerInfo,
     WorkerOverview, load_items_by_bundle, outcomes_to_keep,
 };
@@ -288,6 +288,18 @@ impl Store for MemoryStore {
             tables.pending_messages(*key, topic).take(MAX_PENDING_LOADED).cloned().collect()
         };
         Ok(receivers.iter().map(pending).collect())
+    }
+
+    async fn events(&self, queries: &[EventQuery]) -> Result<Vec<Vec<Event>>, StoreError> {
+        self.counters.add_read();
+        let tables = self.tables();
+        Ok(queries.iter().map(|query| tables.events(query)).collect())
+    }
+
+    async fn event_waiters(&self, events: &[(Key, Arc<str>)]) -> Result<Vec<Vec<Key>>, StoreError> {
+        self.counters.add_read();
+        let tables = self.tables();
+        Ok(events.iter().map(|(setter, name)| tables.event_waiters(*setter, name)).collect())
     }
 
     async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError> {

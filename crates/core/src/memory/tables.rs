@@ -64,7 +64,7 @@ pub(super) struct Tables {
     progress: BTreeMap<Key, usize>,
     /// Running executions that were claimed from quarantine alone.
     pub(super) tried_alone: BTreeSet<Key>,
-    /// The events that suspended executions wait for.
+    /// The waits of suspended executions.
     pub(super) waits: BTreeMap<Key, BTreeSet<Wait>>,
     pub(super) last_message: i64,
     /// Messages that were not received yet, by (execution, topic, number).

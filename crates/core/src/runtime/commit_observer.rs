@@ -97,6 +97,12 @@ impl CommitObserver for EngineObserver {
                     }
                     continue;
                 }
+                Write::Checkpoint(checkpoint) => {
+                    if checkpoint.kind == CheckpointKind::Event && is_applied(index) {
+                        engine.announce_event(checkpoint.execution, checkpoint.name.to_string().into());
+                    }
+                    continue;
+                }
                 Write::Send(message) => {
                     if is_applied(index) {
                         engine.announce_message(message.execution);
@@ -171,8 +177,8 @@ impl EngineInner {
     fn announce_message(&self, receiver: Key) {
         crate::crash_point!("message durable");
         match self.runs.get(receiver) {
-            // a run that is being suspended wakes itself after its suspension is durable
-            Some(run) if !run.is_disowned() => self.message_watch.notify(receiver),
+            // if the run is suspended before it looks again, it wakes itself after its suspension is durable
+            Some(run) if run.is_open() && !run.is_disowned() => self.change_watch.notify(receiver),
             _ => {
                 self.stage_unowned(receiver, Write::Wake(receiver));
             }

@@ -16,7 +16,7 @@ use crate::runtime::run::item_lookup::bundle_of_item;
 use crate::store::{Execution, ExecutionId};
 
 /// The pause after a failed load of a watched execution.
-const RETRY_DELAY: Duration = Duration::from_millis(100);
+pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Maximum number of watched executions in a heartbeat. A heartbeat with all of them could take longer than a lease.
 const MAX_PORTION: usize = 1_000;
@@ -211,6 +211,14 @@ impl EngineInner {
         }
     }
 
+    /// Ends the idleness of a client that has a watcher now: it renews its registration and sends heartbeats like a worker.
+    pub(crate) fn leave_idleness(&self) {
+        if self.info.is_client {
+            self.wakeups.renewal.notify_one();
+            self.wakeups.heartbeat.notify_one();
+        }
+    }
+
     async fn wait_until(
         self: &Arc<Self>,
         key: Key,
@@ -227,11 +235,7 @@ impl EngineInner {
             None => None,
         };
         let bundle_watcher = bundle.map(|bundle| self.completion_watch.watch(bundle));
-        if self.info.is_client {
-            // a client with watchers renews its registration and sends heartbeats like a worker
-            self.wakeups.renewal.notify_one();
-            self.wakeups.heartbeat.notify_one();
-        }
+        self.leave_idleness();
         let mut retry_at = None;
         loop {
             let change = watcher.next_change();

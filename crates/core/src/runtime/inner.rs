@@ -21,7 +21,9 @@ use crate::runtime::definition::Definitions;
 use crate::runtime::known_queues::KnownQueues;
 use crate::runtime::lease::Lease;
 use crate::runtime::lifecycle::Lifecycle;
-use crate::runtime::query_batcher::{ExecutionQuery, MessageQuery, QueryBatcher};
+use crate::runtime::query_batcher::{
+    EventLookup, EventWaiterLookup, ExecutionQuery, MessageQuery, QueryBatcher,
+};
 use crate::runtime::run::item_lookup::find_record;
 use crate::runtime::runs::Runs;
 use crate::runtime::start::id_locks::IdLocks;
@@ -59,10 +61,12 @@ pub(crate) struct EngineInner {
     pub(crate) lanes: OnceLock<Vec<Lane>>,
     pub(crate) runs: Runs,
     pub(crate) completion_watch: CompletionWatch,
-    /// The runs that wait for messages.
-    pub(crate) message_watch: CompletionWatch,
+    /// The executions whose messages or events are awaited: the receivers, and those that set the events.
+    pub(crate) change_watch: CompletionWatch,
     pub(crate) executions: Arc<QueryBatcher<ExecutionQuery>>,
     pub(crate) message_loads: Arc<QueryBatcher<MessageQuery>>,
+    pub(crate) event_loads: Arc<QueryBatcher<EventLookup>>,
+    pub(crate) waiter_loads: Arc<QueryBatcher<EventWaiterLookup>>,
     pub(crate) known_queues: KnownQueues,
     /// Locks of the given workflow_ids of starts that are under way.
     pub(crate) id_locks: Arc<IdLocks>,
@@ -97,6 +101,8 @@ impl EngineInner {
         Arc::new(Self {
             executions: QueryBatcher::new(store.clone(), runtime.clone()),
             message_loads: QueryBatcher::new(store.clone(), runtime.clone()),
+            event_loads: QueryBatcher::new(store.clone(), runtime.clone()),
+            waiter_loads: QueryBatcher::new(store.clone(), runtime.clone()),
             store,
             shard,
             options,
@@ -105,7 +111,7 @@ impl EngineInner {
             lanes: OnceLock::new(),
             runs: Runs::default(),
             completion_watch: CompletionWatch::default(),
-            message_watch: CompletionWatch::default(),
+            change_watch: CompletionWatch::default(),
             known_queues: KnownQueues::default(),
             id_locks: IdLocks::new(runtime.clone()),
             registration: RwLock::new(registration),

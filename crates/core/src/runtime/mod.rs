@@ -13,7 +13,7 @@ pub(crate) mod inner;
 pub(crate) mod known_queues;
 pub(crate) mod lease;
 pub(crate) mod lifecycle;
-pub(crate) mod messages;
+pub(crate) mod messaging;
 pub(crate) mod outcome;
 pub(crate) mod query_batcher;
 pub(crate) mod run;

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::error::Error;
 use crate::key::Key;
-use crate::store::{Detail, Execution, ExecutionId, PendingMessage, Store, StoreError};
+use crate::store::{Detail, Event, EventQuery, Execution, ExecutionId, PendingMessage, Store, StoreError};
 use crate::sync::Mutex;
 
 /// Maximum number of look-ups in one query.
@@ -54,6 +54,30 @@ impl BatchedQuery for MessageQuery {
         receivers: &[(Key, Arc<str>)],
     ) -> Result<Vec<Vec<PendingMessage>>, StoreError> {
         store.messages(receivers).await
+    }
+}
+
+/// The query for events of executions.
+pub(crate) struct EventLookup;
+
+impl BatchedQuery for EventLookup {
+    type Key = EventQuery;
+    type Value = Vec<Event>;
+
+    async fn query(store: &dyn Store, queries: &[EventQuery]) -> Result<Vec<Vec<Event>>, StoreError> {
+        store.events(queries).await
+    }
+}
+
+/// The query for the suspended executions that wait for events.
+pub(crate) struct EventWaiterLookup;
+
+impl BatchedQuery for EventWaiterLookup {
+    type Key = (Key, Arc<str>);
+    type Value = Vec<Key>;
+
+    async fn query(store: &dyn Store, events: &[(Key, Arc<str>)]) -> Result<Vec<Vec<Key>>, StoreError> {
+        store.event_waiters(events).await
     }
 }
 

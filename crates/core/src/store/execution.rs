@@ -278,6 +278,10 @@ pub enum CheckpointKind {
     Message = 7,
     /// A message that the execution has sent.
     Sent = 8,
+    /// An event that the execution has set; the outcome is its value.
+    Event = 9,
+    /// An event of another execution that the execution has read; the outcome is its value.
+    EventRead = 10,
 }
 
 impl CheckpointKind {
@@ -292,6 +296,8 @@ impl CheckpointKind {
             Self::Started,
             Self::Message,
             Self::Sent,
+            Self::Event,
+            Self::EventRead,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)
@@ -308,6 +314,8 @@ impl CheckpointKind {
             Self::Started => "started",
             Self::Message => "message",
             Self::Sent => "sent",
+            Self::Event => "event",
+            Self::EventRead => "event read",
         }
     }
 }

@@ -43,7 +43,7 @@ pub(crate) use items::{ItemTemplate, bundle_placement, input_of_item};
 pub use kept_outcomes::{
     KeptExecution, KeptKey, decode_outcomes, encode_outcomes, outcomes_to_keep, unreadable_outcomes,
 };
-pub use messaging::{MAX_PENDING_LOADED, Message, PendingMessage, Wait};
+pub use messaging::{Event, EventQuery, MAX_PENDING_LOADED, Message, PendingMessage, Wait};
 pub use quarantine::{QUARANTINE_STRIKES, next_strikes, quarantine_delay};
 pub use stream::Stream;
 pub use workers::{
@@ -191,6 +191,12 @@ pub trait Store: Send + Sync + 'static {
     /// Returns the pending messages of executions and topics, in the order of `receivers`: up to [`MAX_PENDING_LOADED`] for
     /// each, the earliest first.
     async fn messages(&self, receivers: &[(Key, Arc<str>)]) -> Result<Vec<Vec<PendingMessage>>, StoreError>;
+
+    /// Returns events of executions, in the order of `queries`.
+    async fn events(&self, queries: &[EventQuery]) -> Result<Vec<Vec<Event>>, StoreError>;
+
+    /// Returns the suspended executions that wait for an event, for each pair of the execution that sets it and its name.
+    async fn event_waiters(&self, events: &[(Key, Arc<str>)]) -> Result<Vec<Vec<Key>>, StoreError>;
 
     /// Returns the numbers of a batch's items by state. The cost grows with the number of bundles, not of items.
     async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError>;

@@ -417,7 +417,7 @@ fn try_reserve_inline(call: &Call, payload: &Payload) -> Option<u32> {
     Some(call.run.lane().try_reserve(payload.len() + 256)).filter(|reserved| *reserved > 0)
 }
 
-async fn store_payload(call: &Call, payload: Payload) -> (Payload, u32) {
+pub(crate) async fn store_payload(call: &Call, payload: Payload) -> (Payload, u32) {
     chunks::store(ChunkTarget::for_run(&call.run, call.run.key), payload, 0).await
 }
 

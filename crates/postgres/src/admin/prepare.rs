@@ -11,20 +11,31 @@ use crate::conn::connector::{Connector, Purpose};
 use crate::conn::pooler::query_first_row;
 use crate::quoting::{quote_identifier, quote_literal};
 
-/// An index on `executions` that the migration to `version` reads and then drops.
+/// An index that the migration to `version` reads.
 struct Preparation {
     version: i64,
     index: &'static str,
+    /// Whether the index remains after the migration. Otherwise the migration drops the index.
+    is_kept: bool,
     /// The only statement of the build, because a transaction cannot build an index concurrently. The statement works
     /// on the schema of any older version.
     sql: &'static str,
 }
 
-const PREPARATIONS: &[Preparation] = &[Preparation {
-    version: 4,
-    index: "executions_with_deadline",
-    sql: include_str!("../../migrations/V4__hardening.before.sql"),
-}];
+const PREPARATIONS: &[Preparation] = &[
+    Preparation {
+        version: 4,
+        index: "executions_with_deadline",
+        is_kept: false,
+        sql: include_str!("../../migrations/V4__hardening.before.sql"),
+    },
+    Preparation {
+        version: 10,
+        index: "checkpoints_events",
+        is_kept: true,
+        sql: include_str!("../../migrations/V10__events.before.sql"),
+    },
+];
 
 /// Statements that remove the time limits of a session, because a concurrent build waits for all transactions that
 /// began before it.
@@ -149,6 +160,7 @@ impl Preparation {
         let is_migrated = now >= self.version;
         Ok(match (is_valid, is_migrated) {
             (None, true) | (Some(true), false) => vec![],
+            (Some(_), true) if self.is_kept => vec![],
             // another process has migrated while the index was built
             (Some(_), true) => vec![drop()],
             (Some(false), false) => vec![drop(), build()],

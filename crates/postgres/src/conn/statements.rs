@@ -335,6 +335,10 @@ statements! {
     BatchItems = include_str!("../../queries/batch_items.sql");
     /// Loads pending messages.
     PendingMessages = include_str!("../../queries/pending_messages.sql");
+    /// Loads events.
+    Events = include_str!("../../queries/events.sql");
+    /// Finds the suspended executions that wait for events.
+    EventWaiters = include_str!("../../queries/event_waiters.sql");
     /// Lists queues.
     Queues = include_str!("../../queries/queues.sql");
     /// Lists graphs.
@@ -519,6 +523,8 @@ pub(crate) const READ_STATEMENTS: &[Sql] = &[
     Sql::Bundles,
     Sql::BatchItems,
     Sql::PendingMessages,
+    Sql::Events,
+    Sql::EventWaiters,
     Sql::List,
     Sql::ListByAttribute,
     Sql::Count,

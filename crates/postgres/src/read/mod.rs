@@ -1,6 +1,7 @@
 //! Reads: loads and lists by [`Reader`], on connections of their own.
 
 mod batches;
+mod events;
 mod graphs;
 mod messages;
 pub(crate) mod queues;

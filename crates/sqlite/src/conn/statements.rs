@@ -197,6 +197,9 @@ pub(crate) enum Sql {
     InsertMessage,
     DeleteMessage,
     PendingMessages,
+    LastEvent,
+    Events,
+    EventWaiters,
     Waits,
 }
 
@@ -466,6 +469,17 @@ impl Sql {
             Sql::PendingMessages => {
                 "SELECT number, value, sent_at FROM messages WHERE execution = ?1 AND topic = ?2
                  ORDER BY number LIMIT ?3"
+            }
+            Sql::LastEvent => {
+                "SELECT step_name, outcome, recorded_at FROM checkpoints INDEXED BY checkpoints_events
+                 WHERE execution = ?1 AND kind = 9 AND step_name = ?2 ORDER BY order_no DESC LIMIT 1"
+            }
+            Sql::Events => {
+                "SELECT step_name, outcome, recorded_at FROM checkpoints INDEXED BY checkpoints_events
+                 WHERE execution = ?1 AND kind = 9 ORDER BY order_no"
+            }
+            Sql::EventWaiters => {
+                "SELECT execution FROM waits INDEXED BY waits_events WHERE kind = 3 AND subject = ?1 AND name = ?2"
             }
             Sql::Waits => "SELECT kind, subject, name FROM waits WHERE execution = ?1 ORDER BY kind, subject, name",
         }

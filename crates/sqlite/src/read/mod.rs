@@ -1,6 +1,7 @@
 //! Reads: loads and lists rows, on connections that neither wait for the writer nor block it.
 
 pub(crate) mod batches;
+mod events;
 mod filter;
 mod graphs;
 mod messages;

@@ -39,7 +39,8 @@ def receive(topic: str = DEFAULT_TOPIC, *, timeout: Duration | None = None) -> A
     branch = current_branch()
     if branch is None:
         raise InvalidArgument(
-            "receive is called outside of the code of a workflow: only a workflow receives messages"
+            "receive is called outside of the code of a workflow, such as in a step: receive in the "
+            "workflow, and pass the value on"
         )
     call = branch.receive(topic, seconds)
     return call if branch.is_on_loop else wait_for_call(call)

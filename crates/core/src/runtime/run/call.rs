@@ -68,7 +68,7 @@ pub(crate) struct Delivery {
     pub(crate) lsn: Lsn,
 }
 
-/// The event for which a call waits. A call whose body runs waits for none.
+/// The object of a call's wait. A call whose body runs waits for nothing.
 #[derive(Clone, Debug)]
 pub(crate) enum WaitingFor {
     Timer(Timestamp),
@@ -76,6 +76,12 @@ pub(crate) enum WaitingFor {
     /// A message of this topic, or the end of the wait for it.
     Message {
         topic: Arc<str>,
+        until: Option<Timestamp>,
+    },
+    /// An event of this name that another execution sets, or the end of that execution, or of the wait.
+    Event {
+        setter: Key,
+        name: Arc<str>,
         until: Option<Timestamp>,
     },
     /// The end of a pause: the body of the call has not begun.
@@ -87,7 +93,7 @@ impl WaitingFor {
     pub(crate) fn due_at(&self) -> Option<Timestamp> {
         match self {
             Self::Timer(due_at) => Some(*due_at),
-            Self::Message { until, .. } => *until,
+            Self::Message { until, .. } | Self::Event { until, .. } => *until,
             Self::Child(_) | Self::Resume => None,
         }
     }
@@ -104,12 +110,12 @@ pub(crate) enum CallPoll {
 pub(crate) enum IdleState {
     /// The run was interrupted: its task must handle the interrupt first.
     Interrupted,
-    /// No branch waits for a timer, a child or a message, or the end of another branch may still make code run. The
-    /// branches may wait for bodies, or for events outside of durable calls.
+    /// No branch waits for a timer, a child, a message or an event, or the end of another branch may still make code run.
+    /// The branches may wait for bodies, or for the results of other code than durable calls.
     NoDurableWait,
     /// The run has many calls, and stays in memory at least until this time.
     TooEarly(Timestamp),
-    /// Some branches wait for timers, children or messages. `durable_waits` lists these waits if all branches have one,
+    /// Some branches wait for timers, children, messages or events. `durable_waits` lists these waits if all branches have one,
     /// and is `None` otherwise. `unrecorded_sleeps` are the sleeps whose due times are not in the execution's
     /// row.
     Waiting {

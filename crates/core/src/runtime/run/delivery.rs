@@ -32,7 +32,7 @@ impl Run {
     ) -> (usize, bool) {
         let begun_at = self.engine.now();
         let mut state = self.state();
-        let is_sleep_pending = !matches!(kind, CallKind::Sleep | CallKind::Receive)
+        let is_sleep_pending = !matches!(kind, CallKind::Sleep | CallKind::Receive | CallKind::GetEvent)
             && state.pending_sleeps.iter().any(|sleep| sleep.path == path);
         let phase = if state.is_closed || state.interrupt.is_some() {
             Phase::Unreachable
@@ -345,7 +345,7 @@ impl Run {
         self.stage_locked(&mut state, Write::Checkpoint(checkpoint), 0);
         drop(state);
         if is_message_free {
-            self.engine.message_watch.notify(self.key);
+            self.engine.change_watch.notify(self.key);
         }
     }
 

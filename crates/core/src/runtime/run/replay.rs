@@ -34,6 +34,10 @@ pub(crate) enum CallKind {
     Receive,
     /// The sending of a message.
     Send,
+    /// The setting of an event.
+    SetEvent,
+    /// The wait for an event of another execution.
+    GetEvent,
 }
 
 impl CallKind {
@@ -43,12 +47,14 @@ impl CallKind {
             CheckpointKind::Step => matches!(self, CallKind::Step | CallKind::Task),
             // a child that could not be started is recorded as a failure at its path
             CheckpointKind::Failed => self != CallKind::Sleep,
-            // the wait for a message may end without one
-            CheckpointKind::Timer => matches!(self, CallKind::Sleep | CallKind::Receive),
+            // the wait for a message or an event may end without one
+            CheckpointKind::Timer => matches!(self, CallKind::Sleep | CallKind::Receive | CallKind::GetEvent),
             CheckpointKind::Child => self == CallKind::Child,
             CheckpointKind::Started => self == CallKind::ChildStart,
             CheckpointKind::Message => self == CallKind::Receive,
             CheckpointKind::Sent => self == CallKind::Send,
+            CheckpointKind::Event => self == CallKind::SetEvent,
+            CheckpointKind::EventRead => self == CallKind::GetEvent,
         }
     }
 
@@ -61,6 +67,8 @@ impl CallKind {
             CallKind::ChildStart => "start of child",
             CallKind::Receive => "receipt of a message of topic",
             CallKind::Send => "message of topic",
+            CallKind::SetEvent => "event",
+            CallKind::GetEvent => "wait for event",
         }
     }
 }
@@ -209,5 +217,7 @@ pub(crate) fn describe(kind: CheckpointKind) -> &'static str {
         CheckpointKind::Started => "start of child",
         CheckpointKind::Message => "received message of topic",
         CheckpointKind::Sent => "sent message of topic",
+        CheckpointKind::Event => "event",
+        CheckpointKind::EventRead => "read event",
     }
 }

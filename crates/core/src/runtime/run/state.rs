@@ -138,12 +138,9 @@ impl CallTable {
         }
         let is_new = !self.clear_wait(id);
         let waits = self.durable_waits.get_or_insert_default();
-        match waiting_for {
-            WaitingFor::Child(child) => waits.by_child.entry(child).or_default().push(id),
-            WaitingFor::Timer(_) | WaitingFor::Message { until: Some(_), .. } => {
-                waits.has_new_timer |= is_new;
-            }
-            WaitingFor::Message { until: None, .. } | WaitingFor::Resume => {}
+        match &waiting_for {
+            WaitingFor::Child(child) => waits.by_child.entry(*child).or_default().push(id),
+            other => waits.has_new_timer |= is_new && other.due_at().is_some(),
         }
         waits.count += 1;
         if let Some(call) = self.get_mut(id) {

@@ -191,7 +191,9 @@ impl RunTask {
             if are_all_distant {
                 let since = waits.iter().filter_map(|(_, waiting_for, begun_at)| match waiting_for {
                     WaitingFor::Child(key) if run.holds_thread_for(*key) => Some(now),
-                    WaitingFor::Child(_) | WaitingFor::Message { .. } => Some(begun_at.plus(suspend_after)),
+                    WaitingFor::Child(_) | WaitingFor::Message { .. } | WaitingFor::Event { .. } => {
+                        Some(begun_at.plus(suspend_after))
+                    }
                     WaitingFor::Timer(_) | WaitingFor::Resume => None,
                 });
                 suspend_at = since.max().filter(|at| *at > now).or_else(|| run.state().suspendable_at(now));
@@ -613,20 +615,21 @@ fn suspension_state(
     waits: Vec<(crate::path::Path, WaitingFor, crate::clock::Timestamp)>,
 ) -> (State, FinalState) {
     let mut wake_at = run.deadline_at;
-    let (mut events, mut pending_sleeps) = (Vec::new(), Vec::new());
+    let (mut wake_conditions, mut pending_sleeps) = (Vec::new(), Vec::new());
     for (path, waiting_for, _) in waits {
         if let Some(due_at) = waiting_for.due_at() {
             wake_at = Some(wake_at.map_or(due_at, |other| other.min(due_at)));
             pending_sleeps.push(PendingSleep { path, due_at });
         }
         match waiting_for {
-            WaitingFor::Child(key) => events.push(Wait::Child(key)),
-            WaitingFor::Message { topic, .. } => events.push(Wait::Message(topic)),
+            WaitingFor::Child(key) => wake_conditions.push(Wait::Child(key)),
+            WaitingFor::Message { topic, .. } => wake_conditions.push(Wait::Message(topic)),
+            WaitingFor::Event { setter, name, .. } => wake_conditions.push(Wait::Event(setter, name)),
             WaitingFor::Timer(_) | WaitingFor::Resume => {}
         }
     }
-    let has_waits = !events.is_empty();
-    (State::Waiting { wake_at, waits: events, pending_sleeps }, FinalState::Suspended(has_waits))
+    let has_waits = !wake_conditions.is_empty();
+    (State::Waiting { wake_at, waits: wake_conditions, pending_sleeps }, FinalState::Suspended(has_waits))
 }
 
 /// Returns the sleeps among the durable waits of a run.

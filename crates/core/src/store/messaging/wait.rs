@@ -1,16 +1,18 @@
-//! [`Wait`]: an event that wakes a suspended execution.
+//! [`Wait`]: a wake condition of a suspended execution.
 
 use std::sync::Arc;
 
 use crate::key::Key;
 
-/// An event that wakes a suspended execution. Each wait has a row in `waits`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// A wake condition of a suspended execution, other than its timer. Each wait has a row in `waits`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Wait {
     /// The end of an awaited child.
     Child(Key),
     /// A message to the execution with this topic.
     Message(Arc<str>),
+    /// An event of this name, or the end of the execution that sets it.
+    Event(Key, Arc<str>),
 }
 
 impl Wait {
@@ -24,6 +26,7 @@ impl Wait {
         match self {
             Self::Child(child) => (1, *child, ""),
             Self::Message(topic) => (2, execution, topic),
+            Self::Event(setter, name) => (3, *setter, name),
         }
     }
 
@@ -32,6 +35,7 @@ impl Wait {
         match kind {
             1 => Some(Self::Child(subject)),
             2 => Some(Self::Message(name.into())),
+            3 => Some(Self::Event(subject, name.into())),
             _ => None,
         }
     }
@@ -40,7 +44,7 @@ impl Wait {
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Child(_) => 32,
-            Self::Message(topic) => 32 + topic.len(),
+            Self::Message(name) | Self::Event(_, name) => 32 + name.len(),
         }
     }
 }

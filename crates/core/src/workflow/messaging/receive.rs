@@ -14,7 +14,7 @@ use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::payload::Payload;
-use crate::runtime::messages::{DEFAULT_TOPIC, check_topic};
+use crate::runtime::messaging::{DEFAULT_TOPIC, check_topic};
 use crate::runtime::run::call::{CLOCK_RECHECK_INTERVAL, Call, WaitingFor};
 use crate::runtime::run::mailbox::Received;
 use crate::runtime::run::replay::CallKind;
@@ -155,7 +155,7 @@ impl Receiver<'_> {
     /// Waits for a message until a time; `None` if none has come.
     async fn wait(&self, until: Option<Timestamp>) -> Option<PendingMessage> {
         let run = &self.call.run;
-        let watcher = run.engine.message_watch.watch(run.key);
+        let watcher = run.engine.change_watch.watch(run.key);
         loop {
             let change = watcher.next_change();
             if let Some(message) = self.take() {
@@ -213,7 +213,7 @@ impl Drop for Receiver<'_> {
         let has_others = run.state().calls.mailbox().remove_receiver(self.topic, self.call.id());
         if has_others {
             // another call may be the first now
-            run.engine.message_watch.notify(run.key);
+            run.engine.change_watch.notify(run.key);
         }
     }
 }

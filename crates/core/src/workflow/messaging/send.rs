@@ -7,12 +7,13 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::payload::Payload;
-use crate::runtime::messages::{DEFAULT_TOPIC, check_topic};
+use crate::runtime::messaging::{DEFAULT_TOPIC, check_topic};
 use crate::runtime::run::Run;
 use crate::runtime::run::call::Call;
 use crate::runtime::run::replay::CallKind;
 use crate::store::{CheckpointKind, Outcome, Write};
 use crate::workflow::context::Context;
+use crate::workflow::messaging::lookup::find_other;
 
 /// A durable call that sends a message to an execution. Made by [`Context::send`].
 #[must_use = "nothing is sent before the call is awaited"]
@@ -89,15 +90,7 @@ pub(crate) async fn send(
     }
     let run = &call.run;
     let sent = async {
-        let receiver = call
-            .query(|| async {
-                match run.engine.find_receiver(workflow_id).await {
-                    Ok(key) => Ok(Ok(key)),
-                    Err(error @ (Error::NotFound { .. } | Error::Invalid { .. })) => Ok(Err(error)),
-                    Err(error) => Err(error),
-                }
-            })
-            .await?;
+        let receiver = find_other(call, workflow_id, || run.engine.find_receiver(workflow_id)).await?;
         let mut message =
             run.engine.new_message(receiver, topic, Some(message_id(run, call).into()), value?)?;
         message.is_owned = true;

@@ -1,4 +1,6 @@
-//! The sending of messages, which clients and workflows share: options, receivers and errors.
+//! Messages and events: the parts that clients and workflows share.
+
+pub(crate) mod events;
 
 use std::sync::Arc;
 
@@ -32,10 +34,17 @@ impl EngineInner {
         id: Option<Arc<str>>,
         value: Payload,
     ) -> Result<Message, Error> {
-        let limit = self.options.value_limit.min(INLINE_LIMIT);
-        if value.len() > limit {
-            let value_name = format!("the message of topic {topic:?}");
-            return Err(Error::TooLarge { value: value_name, size: value.len(), limit });
+        let size = value.len();
+        if size > INLINE_LIMIT {
+            let reason = format!(
+                "the message of topic {topic:?} has {size} bytes, and the limit is {INLINE_LIMIT}; store the value \
+                 elsewhere, and send where"
+            );
+            return Err(Error::Invalid { input: "value", reason });
+        }
+        let limit = self.options.value_limit;
+        if size > limit {
+            return Err(Error::TooLarge { value: format!("the message of topic {topic:?}"), size, limit });
         }
         Ok(Message { execution, topic, id, value, sent_at: self.now(), is_owned: false })
     }
@@ -89,7 +98,11 @@ impl EngineInner {
     pub(crate) fn send_error(&self, workflow_id: &str, outcome: Outcome) -> Error {
         let workflow_id = || workflow_id.to_owned();
         match outcome {
-            Outcome::Ended(status) => Error::HasEnded { workflow_id: workflow_id(), status: status.as_str() },
+            Outcome::Ended(status) => Error::HasEnded {
+                workflow_id: workflow_id(),
+                status: status.as_str(),
+                consequence: "receives no message".to_owned(),
+            },
             Outcome::NotFound => Error::NotFound { workflow_id: workflow_id() },
             outcome => self.unapplied_error("message", outcome),
         }

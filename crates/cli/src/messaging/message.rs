@@ -43,7 +43,10 @@ impl MessageCommand {
 
 impl SendMessageArgs {
     async fn run(self) -> anyhow::Result<Exit> {
-        let value: Value = parse_json(&self.value).context("the value of the message")?;
+        let value: Value = parse_json(&self.value).context(format!(
+            "the value of the message is JSON; a text has double quotes, as in '{}'",
+            Value::from(&*self.value)
+        ))?;
         let store = stepfast::connect_existing(&self.target.store).await?;
         with_client(store, async |client| {
             let mut message = client.send(&self.workflow_id, &value);
