@@ -307,7 +307,7 @@ impl Promises {
         let limit = match load_workflow(&record.execution) {
             "root" => CHILDREN,
             "order" => load::CHILDREN,
-            "long_parent" | "batch_item" | "submitter" => 1,
+            "long_parent" | "batch_item" | "submitter" | "talker" => 1,
             _ => 0,
         };
         self.expect(children.len() <= limit, || format!("{id} has {} children, not {limit}", children.len()));
