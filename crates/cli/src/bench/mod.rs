@@ -6,6 +6,7 @@ mod graphs;
 mod history;
 mod idle;
 mod memory;
+mod messaging;
 mod neighbours;
 mod payload;
 mod queue;
@@ -72,6 +73,8 @@ pub(crate) enum BenchCommand {
     LargeGraph(graphs::LargeGraphArgs),
     /// Items written in calls of one to many, single calls, and large batches that run to their ends.
     Batching(batching::BatchingArgs),
+    /// Messages, round trips and events between executions, and many senders to one receiver.
+    Messages(messaging::MessagesArgs),
     #[command(hide = true)]
     Worker(takeover::WorkerProcessArgs),
 }
@@ -99,6 +102,7 @@ impl BenchCommand {
             BenchCommand::Pipeline(graph) => graph.run(Shape::Pipeline).await,
             BenchCommand::LargeGraph(graph) => graph.run().await,
             BenchCommand::Batching(batching) => batching.run().await,
+            BenchCommand::Messages(messages) => messages.run().await,
             BenchCommand::Worker(worker) => worker.run().await,
         }
     }
