@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use stepfast_core::key::Key;
-use stepfast_core::store::{CheckpointKind, Status};
+use stepfast_core::store::{CheckpointKind, Status, Write};
 use stepfast_core::{Context, Engine, Error, Failure, Workflow};
 
 use super::support::{
@@ -148,6 +148,8 @@ async fn suspended_reader_is_woken(fixture: &dyn StoreFixture) {
     let key = start_suspended_reader(&engine, &setter, &count).await;
     store.wait_until_committed(is_suspension_of(key)).await;
     assert_eq!(row(&engine, "r").await.status, Status::Waiting);
+    // the reader's own Wake has found no event
+    store.wait_until_committed(|write| matches!(write, Write::Wake(woken) if *woken == key)).await;
     latch.open();
     assert_eq!(engine.get::<i64>("r").await.unwrap().result().await.unwrap(), 7);
     shut_down(engine).await;
