@@ -488,12 +488,7 @@ impl Branch {
     fn receive(slf: &Bound<'_, Self>, topic: &str, timeout: Option<f64>) -> PyResult<Call> {
         let timeout = timeout.map(duration_of);
         Self::awaitable_call(slf, |branch| match branch.receive(topic, timeout) {
-            Ok(message) => Box::pin(async move {
-                match message.await {
-                    Ok(value) => value.map_or(Reply::Nothing, Reply::Value),
-                    Err(failure) => Reply::Failed(failure),
-                }
-            }),
+            Ok(message) => Box::pin(async move { message.await.map_or_else(Reply::Failed, Reply::of_wait) }),
             Err(error) => Box::pin(std::future::ready(Reply::Error(error))),
         })
     }
@@ -531,12 +526,7 @@ impl Branch {
     ) -> PyResult<Call> {
         let timeout = timeout.map(duration_of);
         Self::awaitable_call(slf, |branch| match branch.get_event(workflow_id, name, timeout) {
-            Ok(event) => Box::pin(async move {
-                match event.await {
-                    Ok(value) => value.map_or(Reply::Nothing, Reply::Value),
-                    Err(failure) => Reply::Failed(failure),
-                }
-            }),
+            Ok(event) => Box::pin(async move { event.await.map_or_else(Reply::Failed, Reply::of_wait) }),
             Err(error) => Box::pin(std::future::ready(Reply::Error(error))),
         })
     }

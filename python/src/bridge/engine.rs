@@ -14,7 +14,7 @@ use crate::bridge::call::Call;
 use crate::bridge::caller_code::CallerCode;
 use crate::bridge::code_future::CodeFuture;
 use crate::bridge::coroutine::CallCoroutine;
-use crate::bridge::handle::{event_value, new_message, of_event};
+use crate::bridge::handle::{event_value, new_message};
 use crate::bridge::inline::offer_inline;
 use crate::bridge::mailbox::{Mailbox, Message, NewRun};
 use crate::bridge::port::Port;
@@ -350,7 +350,7 @@ impl Engine {
         port: Option<&Bound<'_, Port>>,
     ) -> PyResult<Call> {
         let query = move |engine: CoreEngine| event_value(engine.get_event(workflow_id, name), timeout);
-        self.query(py, port, query, of_event)
+        self.query(py, port, query, Reply::of_wait)
     }
 
     /// Returns all events that the execution has set.

@@ -118,7 +118,7 @@ impl Handle {
     ) -> PyResult<Call> {
         self.process.check(py)?;
         let value = event_value(self.handle.get_event(name), timeout);
-        let reply = async move { value.await.map_or_else(Reply::Error, of_event) };
+        let reply = async move { value.await.map_or_else(Reply::Error, Reply::of_wait) };
         Ok(Call::awaitable(port, Box::pin(reply)))
     }
 
@@ -156,9 +156,4 @@ pub(crate) async fn event_value(
         Some(seconds) => event.timeout(duration_of(seconds)).payload().await,
         None => event.payload().await,
     }
-}
-
-/// Returns the reply for the value of an event.
-pub(crate) fn of_event(value: Option<Payload>) -> Reply {
-    value.map_or(Reply::Nothing, Reply::Value)
 }

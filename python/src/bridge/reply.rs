@@ -74,6 +74,11 @@ impl Reply {
         }
     }
 
+    /// Returns the reply of a wait for a value, which may end without one.
+    pub(crate) fn of_wait(value: Option<Payload>) -> Self {
+        value.map_or(Reply::Nothing, Reply::Value)
+    }
+
     pub(crate) fn of_end(result: Result<Payload, Error>) -> Self {
         match result {
             Ok(payload) => Reply::Value(payload),

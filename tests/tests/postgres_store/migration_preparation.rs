@@ -111,6 +111,17 @@ fn reason(error: StoreError) -> String {
     }
 }
 
+/// The migrations that follow the older schema.
+const MIGRATIONS: [&str; 7] = [
+    "V4__hardening",
+    "V5__graphs",
+    "V6__neighbours",
+    "V7__batches",
+    "V8__compression",
+    "V9__messages",
+    "V10__events",
+];
+
 /// Inserts a live worker, as an older program registers it.
 const OLDER_WORKER: &str = "INSERT INTO workers (registered_at, lease_expires_at, pid, is_client, from_key, to_key, host, \
                       engine, workflows) \
@@ -159,18 +170,7 @@ async fn large_schema_is_prepared_while_older_workers_run() {
 
     db.sql.batch_execute("DELETE FROM workers").await.unwrap();
     db.enlarge().await;
-    assert_eq!(
-        db.migrate().await.unwrap(),
-        [
-            "V4__hardening",
-            "V5__graphs",
-            "V6__neighbours",
-            "V7__batches",
-            "V8__compression",
-            "V9__messages",
-            "V10__events"
-        ]
-    );
+    assert_eq!(db.migrate().await.unwrap(), MIGRATIONS);
     db.expect_migrated().await;
 }
 
@@ -225,18 +225,7 @@ async fn processes_prepare_schema_concurrently() {
     };
     let (applied, ()) = tokio::join!(join_all((0..4).map(|_| db.migrate())), wait_for_all);
     let applied: Vec<String> = applied.into_iter().flat_map(Result::unwrap).collect();
-    assert_eq!(
-        applied,
-        [
-            "V4__hardening",
-            "V5__graphs",
-            "V6__neighbours",
-            "V7__batches",
-            "V8__compression",
-            "V9__messages",
-            "V10__events"
-        ]
-    );
+    assert_eq!(applied, MIGRATIONS);
     db.expect_migrated().await;
 }
 
@@ -255,17 +244,6 @@ async fn index_build_of_dead_process_is_replaced_or_kept() {
         flush.batch_execute("COMMIT").await.unwrap();
     };
     let (applied, ()) = tokio::join!(db.migrate(), continue_build);
-    assert_eq!(
-        applied.unwrap(),
-        [
-            "V4__hardening",
-            "V5__graphs",
-            "V6__neighbours",
-            "V7__batches",
-            "V8__compression",
-            "V9__messages",
-            "V10__events"
-        ]
-    );
+    assert_eq!(applied.unwrap(), MIGRATIONS);
     db.expect_migrated().await;
 }

@@ -28,14 +28,7 @@ pub(crate) async fn sleep_for(call: &Call, duration: Duration) {
     if call.wait_recorded().await.is_some() {
         return;
     }
-    let run = &call.run;
-    let pending = recorded_due_at(call);
-    if let Some(due_at) = pending {
-        // with this time, the recorded duration covers the whole sleep, even after a suspension
-        run.set_call_begun_at(call.id(), due_at.minus(duration));
-    }
-    let due_at = pending.unwrap_or_else(|| run.engine.now().plus(duration));
-    finish_sleep(call, due_at).await;
+    finish_sleep(call, due_at_after(call, duration)).await;
 }
 
 /// Runs a sleep, whose call has begun, until `due_at`. A due time that was recorded before a suspension replaces
@@ -46,8 +39,22 @@ pub(crate) async fn sleep_until(call: &Call, due_at: Timestamp) {
     }
 }
 
+/// Returns the time at which a call ends that begins now and lasts this long. A due time that was recorded before a
+/// suspension counts instead.
+pub(crate) fn due_at_after(call: &Call, duration: Duration) -> Timestamp {
+    let run = &call.run;
+    match recorded_due_at(call) {
+        Some(due_at) => {
+            // with this time, the recorded duration covers the whole wait, even after a suspension
+            run.set_call_begun_at(call.id(), due_at.minus(duration));
+            due_at
+        }
+        None => run.engine.now().plus(duration),
+    }
+}
+
 /// Returns the due time that was recorded for this sleep before a suspension; `None` if there is none.
-pub(crate) fn recorded_due_at(call: &Call) -> Option<Timestamp> {
+fn recorded_due_at(call: &Call) -> Option<Timestamp> {
     call.run.state().pending_sleeps.iter().find(|sleep| sleep.path == call.path).map(|sleep| sleep.due_at)
 }
 

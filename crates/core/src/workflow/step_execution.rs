@@ -249,7 +249,9 @@ impl StepExecution {
     /// Records the body's result. Returns the value if the code receives it at once, without waiting for a delivery.
     fn record_result(&mut self, outcome: Result<Payload, Failure>) -> Option<Payload> {
         let call = self.call.as_ref()?;
-        match outcome.and_then(|value| check_size(call, value).map_err(|error| error.to_failure())) {
+        match outcome.and_then(|value| {
+            check_size(call, "the outcome of step", value).map_err(|error| error.to_failure())
+        }) {
             Ok(value) => match try_reserve_inline(call, &value) {
                 Some(reserved) => {
                     let immediate =
@@ -399,12 +401,13 @@ async fn wait_for_lease(run: &Run) {
     }
 }
 
-fn check_size(call: &Call, payload: Payload) -> Result<Payload, Error> {
+/// Returns the payload, or an error if it exceeds the limit of values. The error calls the payload `noun` of the call's name.
+pub(crate) fn check_size(call: &Call, noun: &str, payload: Payload) -> Result<Payload, Error> {
     let limit = call.run.engine.options.value_limit;
     if payload.len() <= limit {
         return Ok(payload);
     }
-    let value = format!("the outcome of step {:?}", call.run.call_name(call.id()));
+    let value = format!("{noun} {:?}", call.run.call_name(call.id()));
     Err(Error::TooLarge { value, size: payload.len(), limit })
 }
 

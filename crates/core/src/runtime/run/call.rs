@@ -221,6 +221,11 @@ impl Call {
         self.wait_delivered(self.run.complete_call(self.id, kind, outcome, reserved)).await
     }
 
+    /// Completes the call with this failure and waits until it is delivered.
+    pub(crate) async fn deliver_failure(&self, failure: &Failure) -> Delivery {
+        self.deliver(CheckpointKind::Failed, Payload::from_failure(failure), 0).await
+    }
+
     /// Reserves budget for a checkpoint with this outcome.
     pub(crate) async fn reserve_row(&self, outcome: &Payload) -> u32 {
         let lane = self.run.lane();

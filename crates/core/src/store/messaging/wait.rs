@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::key::Key;
 
 /// A wake condition of a suspended execution, other than its timer. Each wait has a row in `waits`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wait {
     /// The end of an awaited child.
     Child(Key),

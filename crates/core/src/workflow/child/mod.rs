@@ -27,7 +27,6 @@ use crate::runtime::run::call::Call;
 use crate::runtime::run::replay::CallKind;
 use crate::runtime::start::option_methods::start_option_methods;
 use crate::runtime::start::options::StartOptions;
-use crate::store::CheckpointKind;
 use crate::workflow::Workflow;
 use crate::workflow::context::Context;
 
@@ -175,7 +174,7 @@ pub(crate) async fn run_child<O: FromPayload>(call: Call, child: NewChild) -> Re
     match start_or_attach(&call, child, own_key).await {
         Ok(key) => wait_for_end(&call, key, key == own_key).await,
         Err(failure) => {
-            call.deliver(CheckpointKind::Failed, Payload::from_failure(&failure), 0).await;
+            call.deliver_failure(&failure).await;
             Err(failure)
         }
     }

@@ -81,7 +81,7 @@ pub(super) async fn record_start(call: &Call, started: Result<Key, Failure>) -> 
             call.deliver(CheckpointKind::Started, Payload::encode(&key.to_string())?, 0).await;
         }
         Err(failure) => {
-            call.deliver(CheckpointKind::Failed, Payload::from_failure(failure), 0).await;
+            call.deliver_failure(failure).await;
         }
     }
     started

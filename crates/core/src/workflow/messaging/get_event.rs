@@ -1,13 +1,11 @@
 //! [`GetEvent`]: a durable call that waits for an event of another execution.
 
-use std::future::{IntoFuture, poll_fn};
+use std::future::IntoFuture;
 use std::marker::PhantomData;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::future::OptionFuture;
 use serde::de::DeserializeOwned;
 
 use crate::clock::Timestamp;
@@ -17,12 +15,13 @@ use crate::key::Key;
 use crate::payload::Payload;
 use crate::runtime::inner::EngineInner;
 use crate::runtime::messaging::events::{FoundEvent, check_event_name};
-use crate::runtime::run::call::{CLOCK_RECHECK_INTERVAL, Call, WaitingFor};
+use crate::runtime::run::call::{Call, WaitingFor};
 use crate::runtime::run::replay::CallKind;
 use crate::store::{CheckpointKind, Event};
 use crate::workflow::context::Context;
+use crate::workflow::messaging::change::wait_for_change;
 use crate::workflow::messaging::lookup::{find_other, search};
-use crate::workflow::sleep::recorded_due_at;
+use crate::workflow::sleep::due_at_after;
 use crate::workflow::step_execution::store_payload;
 
 /// A durable call that waits for an event. Made by [`Context::get_event`].
@@ -119,14 +118,7 @@ pub(crate) async fn get_event(
         };
     }
     let run = &call.run;
-    let until = timeout.map(|timeout| match recorded_due_at(call) {
-        Some(due_at) => {
-            // with this time, the recorded duration covers the whole wait, even after a suspension
-            run.set_call_begun_at(call.id(), due_at.minus(timeout));
-            due_at
-        }
-        None => run.engine.now().plus(timeout),
-    });
+    let until = timeout.map(|timeout| due_at_after(call, timeout));
     // a run that is suspended has a row
     run.stage_row();
     match wait_for_event(call, workflow_id, until).await {
@@ -142,7 +134,7 @@ pub(crate) async fn get_event(
         }
         Err(error) => {
             let failure = error.to_failure();
-            call.deliver(CheckpointKind::Failed, Payload::from_failure(&failure), 0).await;
+            call.deliver_failure(&failure).await;
             Err(failure)
         }
     }
@@ -168,23 +160,17 @@ async fn wait_for_event(
             }
             FoundEvent::Pending => {}
         }
-        let now = engine.store_clock.earliest_now();
-        if until.is_some_and(|until| now >= until) {
+        // the end of an item without a row wakes no suspended execution
+        let can_be_suspended = setter.item_index().is_none();
+        let waiting_for = can_be_suspended.then(|| WaitingFor::Event { setter, name: name.clone(), until });
+        let change_or_end = async {
+            tokio::select! {
+                () = change => {}
+                () = end => {}
+            }
+        };
+        if !wait_for_change(call, waiting_for, until, change_or_end).await {
             return Ok(None);
         }
-        // the end of an item without a row wakes no suspended execution
-        if setter.item_index().is_none() {
-            let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
-            let waiting_for = WaitingFor::Event { setter, name: name.clone(), until };
-            run.set_waiting_for(call.id(), waiting_for, &waker);
-        }
-        let pause = until.map(|until| until.since(now).min(CLOCK_RECHECK_INTERVAL));
-        let timer = pin!(OptionFuture::from(pause.map(tokio::time::sleep)));
-        tokio::select! {
-            () = change => {}
-            () = end => {}
-            Some(()) = timer => {}
-        }
-        run.clear_waiting_for(call.id());
     }
 }

@@ -1,5 +1,6 @@
 //! Messages and events in the code of workflows.
 
+mod change;
 mod get_event;
 mod lookup;
 mod receive;

@@ -1,13 +1,11 @@
 //! [`Receive`]: a durable call that waits for a message.
 
-use std::future::{IntoFuture, poll_fn};
+use std::future::IntoFuture;
 use std::marker::PhantomData;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::future::OptionFuture;
 use serde::de::DeserializeOwned;
 
 use crate::clock::Timestamp;
@@ -15,12 +13,13 @@ use crate::error::Error;
 use crate::failure::Failure;
 use crate::payload::Payload;
 use crate::runtime::messaging::{DEFAULT_TOPIC, check_topic};
-use crate::runtime::run::call::{CLOCK_RECHECK_INTERVAL, Call, WaitingFor};
+use crate::runtime::run::call::{Call, WaitingFor};
 use crate::runtime::run::mailbox::Received;
 use crate::runtime::run::replay::CallKind;
 use crate::store::{CheckpointKind, PendingMessage};
 use crate::workflow::context::Context;
-use crate::workflow::sleep::recorded_due_at;
+use crate::workflow::messaging::change::wait_for_change;
+use crate::workflow::sleep::due_at_after;
 
 /// A durable call that waits for a message to the execution. Made by [`Context::receive`].
 #[must_use = "nothing is received before the call is awaited"]
@@ -117,14 +116,7 @@ pub(crate) async fn receive(
         };
     }
     let run = &call.run;
-    let until = timeout.map(|timeout| match recorded_due_at(call) {
-        Some(due_at) => {
-            // with this time, the recorded duration covers the whole wait, even after a suspension
-            run.set_call_begun_at(call.id(), due_at.minus(timeout));
-            due_at
-        }
-        None => run.engine.now().plus(timeout),
-    });
+    let until = timeout.map(|timeout| due_at_after(call, timeout));
     // a message needs a receiver with a row
     run.stage_row();
     run.state().calls.mailbox().add_receiver(topic, call.id());
@@ -165,20 +157,10 @@ impl Receiver<'_> {
             if let Some(message) = self.take() {
                 return Some(message);
             }
-            let now = run.engine.store_clock.earliest_now();
-            if until.is_some_and(|until| now >= until) {
+            let waiting_for = WaitingFor::Message { topic: self.topic.clone(), until };
+            if !wait_for_change(self.call, Some(waiting_for), until, change).await {
                 return None;
             }
-            let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
-            let waiting_for = WaitingFor::Message { topic: self.topic.clone(), until };
-            run.set_waiting_for(self.call.id(), waiting_for, &waker);
-            let pause = until.map(|until| until.since(now).min(CLOCK_RECHECK_INTERVAL));
-            let timer = pin!(OptionFuture::from(pause.map(tokio::time::sleep)));
-            tokio::select! {
-                () = change => {}
-                Some(()) = timer => {}
-            }
-            run.clear_waiting_for(self.call.id());
         }
     }
 

@@ -112,7 +112,7 @@ pub(crate) async fn send(
         }
         Err(error) => {
             let failure = error.to_failure();
-            call.deliver(CheckpointKind::Failed, Payload::from_failure(&failure), 0).await;
+            call.deliver_failure(&failure).await;
             Err(failure)
         }
     }

@@ -12,7 +12,7 @@ use crate::runtime::run::call::Call;
 use crate::runtime::run::replay::CallKind;
 use crate::store::CheckpointKind;
 use crate::workflow::context::Context;
-use crate::workflow::step_execution::store_payload;
+use crate::workflow::step_execution::{check_size, store_payload};
 
 /// A durable call that sets an event. Made by [`Context::set_event`].
 #[must_use = "nothing is set before the call is awaited"]
@@ -66,26 +66,17 @@ pub(crate) async fn set_event(call: &Call, value: Result<Payload, Error>) -> Res
             _ => Ok(()),
         };
     }
-    let run = &call.run;
-    let limit = run.engine.options.value_limit;
-    let value = value.and_then(|value| {
-        if value.len() <= limit {
-            return Ok(value);
-        }
-        let name = format!("the value of event {:?}", run.call_name(call.id()));
-        Err(Error::TooLarge { value: name, size: value.len(), limit })
-    });
-    match value {
+    match value.and_then(|value| check_size(call, "the value of event", value)) {
         Ok(value) => {
             // an event is found by the row of its execution
-            run.stage_row();
+            call.run.stage_row();
             let (value, reserved) = store_payload(call, value).await;
             call.deliver(CheckpointKind::Event, value, reserved).await;
             Ok(())
         }
         Err(error) => {
             let failure = error.to_failure();
-            call.deliver(CheckpointKind::Failed, Payload::from_failure(&failure), 0).await;
+            call.deliver_failure(&failure).await;
             Err(failure)
         }
     }
