@@ -1,5 +1,6 @@
 //! Messages: sent by engines, clients and workflows, and received by executions in any state.
 
+use std::future::IntoFuture;
 use std::time::Duration;
 
 use stepfast_core::key::Key;
@@ -38,6 +39,7 @@ super::cases![
     execution_may_send_to_itself,
     executions_that_are_not_durable_yet_receive_messages,
     messages_at_the_moment_of_the_suspension_wake_their_receivers,
+    many_pending_messages_are_received_without_heartbeats,
 ];
 
 const SHORT: Duration = Duration::from_millis(10);
@@ -499,5 +501,21 @@ async fn messages_at_the_moment_of_the_suspension_wake_their_receivers(fixture: 
         }
     });
     futures_util::future::join_all(exchanges).await;
+    shut_down(engine).await;
+}
+
+/// A load may return only messages that were taken: their rows are deleted later.
+async fn many_pending_messages_are_received_without_heartbeats(fixture: &dyn StoreFixture) {
+    let receiver = receiver();
+    let (engine, store) = open_engine(fixture, |b| b.register(&receiver).queue(Queue::new("q"))).await;
+    engine.pause_queue("q").await.unwrap();
+    let handle = engine.start(&receiver, 3_000).workflow_id("r").queue("q").await.unwrap();
+    let sends = (0..3_000).map(|number| handle.send(&number).topic("t").into_future());
+    futures_util::future::try_join_all(sends).await.unwrap();
+    let heartbeats = store.call_count(Call::Heartbeat);
+    engine.resume_queue("q").await.unwrap();
+    assert_eq!(handle.result().await.unwrap().len(), 3_000);
+    let heartbeats = store.call_count(Call::Heartbeat) - heartbeats;
+    assert!(heartbeats < 15, "{heartbeats} heartbeats for thirty loads");
     shut_down(engine).await;
 }

@@ -16,7 +16,7 @@ use crate::runtime::messaging::{DEFAULT_TOPIC, check_topic};
 use crate::runtime::run::call::{Call, WaitingFor};
 use crate::runtime::run::mailbox::Received;
 use crate::runtime::run::replay::CallKind;
-use crate::store::{CheckpointKind, PendingMessage};
+use crate::store::{CheckpointKind, MAX_PENDING_LOADED, PendingMessage};
 use crate::workflow::context::Context;
 use crate::workflow::messaging::change::wait_for_change;
 use crate::workflow::sleep::due_at_after;
@@ -153,9 +153,18 @@ impl Receiver<'_> {
             if let Some(message) = self.take() {
                 return Some(message);
             }
-            self.load().await;
+            let receipts = run.barrier(false).filter(|lsn| !run.lane().is_settled(*lsn));
+            let count = self.load().await;
             if let Some(message) = self.take() {
                 return Some(message);
+            }
+            if count == MAX_PENDING_LOADED
+                && let Some(lsn) = receipts
+            {
+                // other messages may follow the loaded ones, which were taken: their rows are gone when the receipts are
+                // durable
+                run.lane().wait_durable(lsn).await;
+                continue;
             }
             let waiting_for = WaitingFor::Message { topic: self.topic.clone(), until };
             if !wait_for_change(self.call, Some(waiting_for), until, change).await {
@@ -168,8 +177,8 @@ impl Receiver<'_> {
         self.call.run.state().calls.mailbox().take(self.topic, self.call.id())
     }
 
-    /// Loads the pending messages of the topic.
-    async fn load(&self) {
+    /// Loads the pending messages of the topic. Returns their number, with those that were taken.
+    async fn load(&self) -> usize {
         let run = &self.call.run;
         let mut load = Load { receiver: self, received: None };
         load.received =
@@ -178,9 +187,11 @@ impl Receiver<'_> {
         let query = || async { engine.message_loads.load((run.key, self.topic.clone())).await };
         match engine.query_with_retry(query).await {
             Ok(messages) => {
+                let count = messages.len();
                 if let Some(received) = load.received.take() {
                     run.state().calls.mailbox().finish_load(self.topic, messages, &received);
                 }
+                count
             }
             // the engine is ending, and requeues the execution
             Err(Error::Unavailable(_)) => std::future::pending().await,
