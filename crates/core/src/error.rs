@@ -130,6 +130,15 @@ pub enum Error {
         /// The consequence for the call, as in "receives no message".
         consequence: String,
     },
+    /// The token was completed or failed before: its first answer counts.
+    #[error(
+        "token {} has an answer already; the first answer counts, and this one was not recorded",
+        quote(token)
+    )]
+    TokenAnswered {
+        /// The id of the token.
+        token: String,
+    },
     /// serde cannot represent a value.
     #[error(
         "cannot record a value of type {type_name}: {reason}; derive or fix its Serialize implementation"
@@ -239,6 +248,7 @@ impl Error {
             }
             Error::Conflict { .. }
             | Error::HasEnded { .. }
+            | Error::TokenAnswered { .. }
             | Error::QueueConflict { .. }
             | Error::Deduplicated { .. }
             | Error::QueueFull { .. } => ErrorKind::Conflict,
@@ -275,6 +285,7 @@ impl Error {
             Error::Deduplicated { .. } => "SF-0039",
             Error::QueueFull { .. } => "SF-0040",
             Error::HasEnded { .. } => "SF-0042",
+            Error::TokenAnswered { .. } => "SF-0043",
         }
     }
 

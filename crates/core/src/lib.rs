@@ -59,9 +59,10 @@ pub use engine::batch::{BatchBuilder, BatchHandle, BatchInput, ItemResult, PackI
 pub use engine::builder::EngineBuilder;
 pub use engine::bulk::BulkResult;
 pub use engine::client::Client;
-pub use engine::event::{GetEventBuilder, GetEventWithinBuilder};
 pub use engine::handle::Handle;
-pub use engine::send::SendBuilder;
+pub use engine::messaging::ask::{AskBuilder, AskWithinBuilder};
+pub use engine::messaging::event::{GetEventBuilder, GetEventWithinBuilder};
+pub use engine::messaging::send::SendBuilder;
 pub use engine::start::{RunBuilder, StartBuilder, StartManyBuilder};
 pub use error::{Error, ErrorKind};
 pub use failure::{Failure, IntoFailure};
@@ -80,6 +81,11 @@ pub use workflow::Workflow;
 pub use workflow::branch::{Branch, Either, Elapsed};
 pub use workflow::child::{Child, ChildBatch, ChildHandle, StartChild, StartDetached, SubmitBatch};
 pub use workflow::context::Context;
-pub use workflow::messaging::{GetEvent, GetEventWithin, Receive, ReceiveWithin, SendFromWorkflow, SetEvent};
+pub use workflow::messaging::{
+    Ask, AskWithin, CreateToken, GetEvent, GetEventWithin, Question, Receive, ReceiveQuestion,
+    ReceiveQuestionWithin, ReceiveWithin, SendFromWorkflow, SetEvent, Token, TokenResult, TokenResultWithin,
+};
+#[doc(hidden)]
+pub use workflow::messaging::{QuestionId, TokenAnswer};
 pub use workflow::retry::{Pauses, RetryPolicy, StepOptions};
 pub use workflow::step::Step;

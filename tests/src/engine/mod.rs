@@ -59,6 +59,7 @@ mod speculation;
 mod staging_budget;
 mod start;
 mod step;
+mod tokens;
 mod unreadable;
 mod value;
 mod wait;
@@ -100,6 +101,7 @@ nouns![
     limit,
     messages,
     events,
+    tokens,
     queue,
     queued_child,
     request,

@@ -23,7 +23,9 @@ use crate::store::BatchCounts;
 use crate::workflow::branch::ActiveBranch;
 use crate::workflow::child::{NewBatch, NewChild};
 use crate::workflow::context::Context;
-use crate::workflow::messaging::{get_event, receive, send, set_event};
+use crate::workflow::messaging::{
+    QuestionId, TokenAnswer, answer, create_token, get_event, receive, receive_question, send, set_event,
+};
 use crate::workflow::retry::StepOptions;
 use crate::workflow::sleep::{sleep_for, sleep_until};
 use crate::workflow::step::begin_step_call;
@@ -187,6 +189,75 @@ impl GuestBranch {
     ) -> Result<impl Future<Output = Result<Option<Payload>, Failure>> + Send + use<>, Error> {
         let call = self.cx.begin_get_event(name.into())?;
         Ok(async move { get_event(&call, &workflow_id, timeout).await })
+    }
+
+    /// Begins to create a token; see [`Context::create_token`]. The result is the id of the token, and its answer.
+    pub fn create_token(
+        &mut self,
+    ) -> impl Future<Output = Result<(String, TokenAnswer), Failure>> + Send + use<> {
+        let call = self.cx.begin_create_token();
+        async move { create_token(&call).await }
+    }
+
+    /// Begins to wait for the answer to a token; see [`Token::result`](crate::Token::result). The call returns `None` after
+    /// the timeout.
+    ///
+    /// # Errors
+    ///
+    /// Returns the answer, in place of a call, if it was received before.
+    pub fn token_result(
+        &mut self,
+        answer: &TokenAnswer,
+        timeout: Option<Duration>,
+    ) -> Result<impl Future<Output = Result<Option<Payload>, Failure>> + Send + use<>, Result<Payload, Failure>>
+    {
+        let wait = self.cx.begin_token_result(answer)?;
+        Ok(async move { wait.run(timeout).await })
+    }
+
+    /// Begins to receive a question; see [`Context::receive_question`]. The call returns `None` after the timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if no question can have this topic.
+    pub fn receive_question(
+        &mut self,
+        topic: &str,
+        timeout: Option<Duration>,
+    ) -> Result<impl Future<Output = Result<Option<(QuestionId, Payload)>, Failure>> + Send + use<>, Error>
+    {
+        let call = self.cx.begin_receive_question(topic)?;
+        Ok(async move { receive_question(&call, timeout).await })
+    }
+
+    /// Begins to answer a question; see [`Context::answer`] and [`Context::refuse`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the question was answered before.
+    pub fn answer(
+        &mut self,
+        question: &QuestionId,
+        value: Result<Payload, Failure>,
+    ) -> Result<impl Future<Output = Result<(), Failure>> + Send + use<>, Error> {
+        let call = self.cx.begin_answer(question)?;
+        Ok(async move { answer(&call, value).await })
+    }
+
+    /// Begins to ask another execution a question; see [`Context::ask`]. The call returns `None` after the timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if no question can have this topic.
+    pub fn ask(
+        &mut self,
+        workflow_id: String,
+        value: Payload,
+        topic: &str,
+        timeout: Option<Duration>,
+    ) -> Result<impl Future<Output = Result<Option<Payload>, Failure>> + Send + use<>, Error> {
+        let calls = self.cx.begin_ask(topic)?;
+        Ok(async move { calls.run(&workflow_id, Ok(value), timeout).await })
     }
 
     /// Runs a child to its output; see [`Context::child`]. With a place, the child is a task of a graph at this place of

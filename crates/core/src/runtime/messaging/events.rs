@@ -11,6 +11,7 @@ use crate::key::Key;
 use crate::name_checks::check_name;
 use crate::runtime::completion_watch::RETRY_DELAY;
 use crate::runtime::inner::EngineInner;
+use crate::runtime::messaging::private_names::is_private;
 use crate::store::{Detail, Event, EventQuery, Status, Write};
 
 /// The result of a search for an event.
@@ -122,10 +123,11 @@ impl EngineInner {
 
     /// Returns the error of a wait for an event of an execution that has ended without it.
     pub(crate) fn unset_event_error(workflow_id: &str, name: &str, status: Status) -> Error {
-        Error::HasEnded {
-            workflow_id: workflow_id.to_owned(),
-            status: status.as_str(),
-            consequence: format!("has not set the event {name:?}"),
-        }
+        let consequence = if is_private(name) {
+            "has not answered the question".to_owned()
+        } else {
+            format!("has not set the event {name:?}")
+        };
+        Error::HasEnded { workflow_id: workflow_id.to_owned(), status: status.as_str(), consequence }
     }
 }

@@ -1,6 +1,10 @@
-//! Messages and events: the parts that clients and workflows share.
+//! Messages, events and tokens: the parts that clients and workflows share.
 
+pub(crate) mod answer;
 pub(crate) mod events;
+pub(crate) mod private_names;
+pub(crate) mod questions;
+pub(crate) mod tokens;
 
 use std::sync::Arc;
 
@@ -9,8 +13,10 @@ use crate::key::Key;
 use crate::name_checks::{MAX_ID_BYTES, check_name, check_text, split_item_id};
 use crate::payload::{INLINE_LIMIT, Payload};
 use crate::runtime::inner::EngineInner;
+use crate::runtime::messaging::private_names::is_private;
+use crate::runtime::run::chunks::reserve_row;
 use crate::runtime::run::item_lookup::key_of_text;
-use crate::store::{Execution, ExecutionId, Message, Outcome};
+use crate::store::{Execution, ExecutionId, Message, Outcome, Write};
 
 /// The topic of messages that are sent without one.
 pub(crate) const DEFAULT_TOPIC: &str = "default";
@@ -35,18 +41,35 @@ impl EngineInner {
         value: Payload,
     ) -> Result<Message, Error> {
         let size = value.len();
+        let described = || {
+            if is_private(&topic) {
+                "the value of the answer or the question".to_owned()
+            } else {
+                format!("the message of topic {topic:?}")
+            }
+        };
         if size > INLINE_LIMIT {
             let reason = format!(
-                "the message of topic {topic:?} has {size} bytes, and the limit is {INLINE_LIMIT}; store the value \
-                 elsewhere, and send where"
+                "{} has {size} bytes, and the limit is {INLINE_LIMIT}; store the value elsewhere, and send where",
+                described()
             );
             return Err(Error::Invalid { input: "value", reason });
         }
         let limit = self.options.value_limit;
         if size > limit {
-            return Err(Error::TooLarge { value: format!("the message of topic {topic:?}"), size, limit });
+            return Err(Error::TooLarge { value: described(), size, limit });
         }
         Ok(Message { execution, topic, id, value, sent_at: self.now(), is_owned: false })
+    }
+
+    /// Sends a message from outside of executions, and returns the outcome when the message is durable.
+    pub(crate) async fn send_message(&self, message: Message) -> Result<Outcome, Error> {
+        let receiver = message.execution;
+        let texts = message.size() - message.value.len();
+        let reserved = reserve_row(self.lane_of(receiver), &message.value, texts).await;
+        let staged = self.stage_reserved(receiver, Write::Send(message.into()), reserved);
+        let Some((lane, lsn)) = staged else { return Err(self.dropped_write_error()) };
+        Ok(lane.wait_durable(lsn).await)
     }
 
     /// Returns the key of the execution with this workflow_id, to which messages can be sent.

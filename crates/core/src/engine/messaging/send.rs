@@ -13,8 +13,7 @@ use crate::key::Key;
 use crate::payload::Payload;
 use crate::runtime::inner::EngineInner;
 use crate::runtime::messaging::{DEFAULT_TOPIC, check_message_id, check_topic};
-use crate::runtime::run::chunks::reserve_row;
-use crate::store::{Outcome, Write};
+use crate::store::Outcome;
 
 /// A message to an execution. Made by [`Engine::send`] or [`Handle::send`].
 #[must_use = "nothing is sent before the builder is awaited"]
@@ -27,9 +26,19 @@ pub struct SendBuilder {
 }
 
 /// The execution to which the message is sent.
-enum MessageReceiver {
+pub(super) enum MessageReceiver {
     Id(String),
     Handle { key: Key, workflow_id: String },
+}
+
+impl MessageReceiver {
+    /// Returns the key and the workflow_id of the execution.
+    pub(super) async fn find(self, engine: &EngineInner) -> Result<(Key, String), Error> {
+        Ok(match self {
+            MessageReceiver::Id(id) => (engine.find_receiver(&id).await?, id),
+            MessageReceiver::Handle { key, workflow_id } => (key, workflow_id),
+        })
+    }
 }
 
 impl Engine {
@@ -56,7 +65,7 @@ impl Engine {
 }
 
 impl<O> Handle<O> {
-    fn as_receiver(&self) -> MessageReceiver {
+    pub(super) fn as_receiver(&self) -> MessageReceiver {
         MessageReceiver::Handle { key: self.key(), workflow_id: self.workflow_id() }
     }
 
@@ -97,16 +106,9 @@ impl SendBuilder {
         if let Some(id) = &message_id {
             check_message_id(id)?;
         }
-        let (receiver, workflow_id) = match receiver {
-            MessageReceiver::Id(id) => (engine.find_receiver(&id).await?, id),
-            MessageReceiver::Handle { key, workflow_id } => (key, workflow_id),
-        };
+        let (receiver, workflow_id) = receiver.find(&engine).await?;
         let message = engine.new_message(receiver, topic, message_id, value?)?;
-        let texts = message.size() - message.value.len();
-        let reserved = reserve_row(engine.lane_of(receiver), &message.value, texts).await;
-        let staged = engine.stage_reserved(receiver, Write::Send(message.into()), reserved);
-        let Some((lane, lsn)) = staged else { return Err(engine.dropped_write_error()) };
-        match lane.wait_durable(lsn).await {
+        match engine.send_message(message).await? {
             Outcome::Applied | Outcome::AlreadySent => Ok(()),
             outcome => Err(engine.send_error(&workflow_id, outcome)),
         }

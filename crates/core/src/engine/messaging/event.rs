@@ -15,6 +15,7 @@ use crate::key::Key;
 use crate::payload::Payload;
 use crate::runtime::inner::EngineInner;
 use crate::runtime::messaging::events::check_event_name;
+use crate::runtime::messaging::private_names::is_private;
 use crate::runtime::run::chunks::fetch;
 use crate::store::{Event, EventQuery};
 
@@ -57,6 +58,7 @@ impl Engine {
         self.inner.check_open()?;
         let execution = self.inner.find_setter(workflow_id).await?;
         let mut events = self.inner.event_loads.load(EventQuery { execution, name: None }).await?;
+        events.retain(|event| !is_private(&event.name));
         for event in &mut events {
             event.value = fetch(&self.inner, execution, std::mem::take(&mut event.value)).await?;
         }

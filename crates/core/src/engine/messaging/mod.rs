@@ -1,0 +1,6 @@
+//! Messages, events, tokens and questions of callers outside of executions.
+
+pub(crate) mod ask;
+pub(crate) mod event;
+pub(crate) mod send;
+mod token;

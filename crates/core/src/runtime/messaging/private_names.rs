@@ -1,0 +1,14 @@
+//! The names of the topics and events that the engine itself uses. Names of callers contain no control characters.
+
+/// The first character of a private name.
+const MARK: char = '\u{1}';
+
+/// Returns the private name that consists of this text.
+pub(crate) fn private_name(text: &str) -> String {
+    format!("{MARK}{text}")
+}
+
+/// Whether the engine itself uses the name.
+pub(crate) fn is_private(name: &str) -> bool {
+    name.starts_with(MARK)
+}
