@@ -80,7 +80,7 @@ async fn failed_token_fails_the_wait(fixture: &dyn StoreFixture) {
     engine.fail_token(&id, Failure::with_kind("Refused", "too expensive")).await.unwrap();
     match handle.result().await.unwrap_err() {
         Error::Failed(failure) => {
-            assert_eq!((&*failure.kind, &*failure.message), ("Refused", "too expensive"))
+            assert_eq!((&*failure.kind, &*failure.message), ("Refused", "too expensive"));
         }
         error => panic!("{error}"),
     }
