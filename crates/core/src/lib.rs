@@ -63,6 +63,7 @@ pub use engine::handle::Handle;
 pub use engine::messaging::ask::{AskBuilder, AskWithinBuilder};
 pub use engine::messaging::event::{GetEventBuilder, GetEventWithinBuilder};
 pub use engine::messaging::send::SendBuilder;
+pub use engine::messaging::stream::{ReadStreamBuilder, StreamReader, StreamValue};
 pub use engine::start::{RunBuilder, StartBuilder, StartManyBuilder};
 pub use error::{Error, ErrorKind};
 pub use failure::{Failure, IntoFailure};
@@ -83,9 +84,10 @@ pub use workflow::child::{Child, ChildBatch, ChildHandle, StartChild, StartDetac
 pub use workflow::context::Context;
 pub use workflow::messaging::{
     Ask, AskWithin, CreateToken, GetEvent, GetEventWithin, Question, Receive, ReceiveQuestion,
-    ReceiveQuestionWithin, ReceiveWithin, SendFromWorkflow, SetEvent, Token, TokenResult, TokenResultWithin,
+    ReceiveQuestionWithin, ReceiveWithin, SendFromWorkflow, SetEvent, StreamWriter, Token, TokenResult,
+    TokenResultWithin, WriteStream,
 };
 #[doc(hidden)]
-pub use workflow::messaging::{QuestionId, TokenAnswer};
+pub use workflow::messaging::{QuestionId, StepScope, TokenAnswer};
 pub use workflow::retry::{Pauses, RetryPolicy, StepOptions};
 pub use workflow::step::Step;

@@ -1,7 +1,7 @@
--- Claims executions. $1: the worker, $2: streams whose due executions without a queue are claimed, $3: the maximum number of
+-- Claims executions. $1: the worker, $2: routes whose due executions without a queue are claimed, $3: the maximum number of
 -- executions, $4: the maximum number of bytes, $5: the time now, null for the server's. $6 to $8: queue keys, each with the
 -- maximum number of executions to take and their kind: true for woken ones, false for all others, null for both. $9 to $13:
--- the index ranges to scan, each with the position of its queue key in $6 (see claim/cursors.rs). $14 and $15: the streams to
+-- the index ranges to scan, each with the position of its queue key in $6 (see claim/cursors.rs). $14 and $15: the routes to
 -- scan, each with the position of its queue key in $6. $16 and $17: the queues, with the versions of the settings that the
 -- claim has read. $18: the maximum number of due executions. $19: the maximum number of bundles to take from each queue key in
 -- $6. Executions behind a bundle that is not taken are left too.
@@ -12,19 +12,19 @@
 -- The OFFSETs keep the plan as it is written: in the order of the index, one lookup per row, and no more rows than
 -- needed. Executions are locked, so they are found again by ctid. An execution that has not begun (seq above 0) has no
 -- checkpoints, attempts or requests.
--- Where a queue key has executions of several workflows and versions, each of these streams yields its first rows, in
--- total about twice as many as needed. Rows behind the last row of a stream that may have more are left to the next claim,
--- because rows of that stream may come before them.
+-- Where a queue key has executions of several workflows and versions, each of these routes yields its first rows, in
+-- total about twice as many as needed. Rows behind the last row of a route that may have more are left to the next claim,
+-- because rows of that route may come before them.
 -- The key of a bundle has both variant bits. Bytes 10 to 13 are the index of its last item plus 2^31; those of an item are its
 -- index. Only for bundles are the items looked up.
 WITH due AS MATERIALIZED (
     SELECT d.key, d.place, d.bytes, d.timer, d.due_at
-    FROM unnest($2::text[]) AS s (stream)
+    FROM unnest($2::text[]) AS s (route)
     CROSS JOIN LATERAL (
         SELECT e.key, e.ctid AS place, octet_length(e.input) AS bytes, t.timer, t.due_at
         FROM (SELECT t.execution, t.ctid AS timer, t.due_at
               FROM timers AS t
-              WHERE t.stream = s.stream AND t.due_at <= (SELECT coalesce($5::timestamptz, clock_timestamp()))
+              WHERE t.route = s.route AND t.due_at <= (SELECT coalesce($5::timestamptz, clock_timestamp()))
               ORDER BY t.due_at
               OFFSET 0) AS t
         JOIN executions AS e ON e.key = t.execution AND e.status IN (0, 3)
@@ -35,16 +35,16 @@ WITH due AS MATERIALIZED (
     ORDER BY d.due_at, d.key
     LIMIT $18::bigint
 ), scans AS MATERIALIZED (
-    SELECT w.queue_key, w.is_woken, w.most, w.max_bundles, w.n, x.stream,
+    SELECT w.queue_key, w.is_woken, w.most, w.max_bundles, w.n, x.route,
            count(*) OVER (PARTITION BY w.n) > 1 AS is_merged,
            CASE WHEN count(*) OVER (PARTITION BY w.n) = 1 THEN w.most
-                ELSE least(w.most, greatest(16, 2 * w.most / count(*) OVER (PARTITION BY w.n))) END AS per_stream
+                ELSE least(w.most, greatest(16, 2 * w.most / count(*) OVER (PARTITION BY w.n))) END AS per_route
     FROM (SELECT w.queue_key, least(w.most, $3::bigint) AS most, w.is_woken, w.max_bundles, w.n
           FROM unnest($6::text[], $7::bigint[], $8::boolean[], $19::bigint[])
                WITH ORDINALITY AS w (queue_key, most, is_woken, max_bundles, n)) AS w
-    CROSS JOIN LATERAL (SELECT x.stream FROM unnest($14::bigint[], $15::text[]) AS x (n, stream) WHERE x.n = w.n) AS x
+    CROSS JOIN LATERAL (SELECT x.route FROM unnest($14::bigint[], $15::text[]) AS x (n, route) WHERE x.n = w.n) AS x
 ), found AS MATERIALIZED (
-    SELECT w.n, w.most, w.max_bundles, w.is_merged, w.per_stream, w.stream, q.*,
+    SELECT w.n, w.most, w.max_bundles, w.is_merged, w.per_route, w.route, q.*,
            get_byte(uuid_send(q.key), 8) >= 192 AND get_byte(uuid_send(q.key), 10) >= 128 AS is_bundle
     FROM scans AS w
     CROSS JOIN LATERAL (
@@ -55,7 +55,7 @@ WITH due AS MATERIALIZED (
               CROSS JOIN LATERAL (
                   (SELECT r.execution, r.ctid AS ready, r.priority, r.seq
                    FROM ready AS r
-                   WHERE r.stream = w.stream AND r.queue_key = w.queue_key
+                   WHERE r.route = w.route AND r.queue_key = w.queue_key
                      AND g.seq IS NULL AND r.priority >= g.priority AND r.priority <= g.last_priority
                      AND (w.is_woken IS NULL OR NOT r.is_woken)
                    ORDER BY r.priority, r.seq
@@ -64,7 +64,7 @@ WITH due AS MATERIALIZED (
                   -- a comparison of pairs would not skip the rows that were claimed, but step over each
                   (SELECT r.execution, r.ctid AS ready, r.priority, r.seq
                    FROM ready AS r
-                   WHERE r.stream = w.stream AND r.queue_key = w.queue_key
+                   WHERE r.route = w.route AND r.queue_key = w.queue_key
                      AND g.seq IS NOT NULL AND r.priority = g.priority AND r.seq >= g.seq AND r.seq <= g.last_seq
                      AND (w.is_woken IS NULL OR NOT r.is_woken)
                    ORDER BY r.priority, r.seq
@@ -74,24 +74,24 @@ WITH due AS MATERIALIZED (
             UNION ALL
               (SELECT r.execution, r.ctid AS ready, r.priority, r.seq
                FROM ready AS r
-               WHERE w.is_woken AND r.stream = w.stream AND r.queue_key = w.queue_key AND r.is_woken
+               WHERE w.is_woken AND r.route = w.route AND r.queue_key = w.queue_key AND r.is_woken
                ORDER BY r.priority, r.seq
                OFFSET 0)
               OFFSET 0) AS r
         JOIN executions AS e ON e.key = r.execution AND e.status = 1 AND NOT e.is_paused
-        LIMIT w.per_stream
+        LIMIT w.per_route
         FOR UPDATE OF e SKIP LOCKED
     ) AS q
-    -- no other limit: `cut` must see the first rows of all streams
+    -- no other limit: `cut` must see the first rows of all routes
     LIMIT (SELECT CASE WHEN count(*) >= $3::bigint THEN 0 END FROM due)
 ), cut AS MATERIALIZED (
-    -- the last row up to which all streams of the queue key are known
-    SELECT c.n, (min(ARRAY[c.priority, c.seq]) FILTER (WHERE c.found >= c.per_stream)) AS position
-    FROM (SELECT f.n, f.per_stream, count(*) AS found, max(f.priority)::bigint AS priority,
+    -- the last row up to which all routes of the queue key are known
+    SELECT c.n, (min(ARRAY[c.priority, c.seq]) FILTER (WHERE c.found >= c.per_route)) AS position
+    FROM (SELECT f.n, f.per_route, count(*) AS found, max(f.priority)::bigint AS priority,
                  (array_agg(f.seq ORDER BY f.priority DESC, f.seq DESC))[1] AS seq
           FROM found AS f
           WHERE f.is_merged
-          GROUP BY f.n, f.stream, f.per_stream) AS c
+          GROUP BY f.n, f.route, f.per_route) AS c
     GROUP BY c.n
 ), queued AS MATERIALIZED (
     SELECT q.*

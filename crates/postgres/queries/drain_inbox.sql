@@ -69,13 +69,13 @@ WITH picked AS MATERIALIZED (
     WHERE j.nth = 1 AND j.key IN (SELECT key FROM started)
     RETURNING 1
 ), delayed AS (
-    INSERT INTO timers (due_at, execution, stream, is_scheduled)
+    INSERT INTO timers (due_at, execution, route, is_scheduled)
     SELECT due_at, key, workflow || E'\x01' || coalesce(app_version, '') || E'\x01' || coalesce(queue, 'default'), true
     FROM judged
     WHERE nth = 1 AND key IN (SELECT key FROM started WHERE status = 0)
     RETURNING 1
 ), queued AS (
-    INSERT INTO ready (execution, stream, queue_key, priority)
+    INSERT INTO ready (execution, route, queue_key, priority)
     SELECT key, workflow || E'\x01' || coalesce(app_version, '') || E'\x01' || coalesce(queue, 'default'),
            coalesce(queue_key, ''), coalesce(priority, 0)
     FROM started

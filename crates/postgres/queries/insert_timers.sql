@@ -1,4 +1,4 @@
-INSERT INTO timers (due_at, execution, stream, is_scheduled)
+INSERT INTO timers (due_at, execution, route, is_scheduled)
 SELECT u.due_at, u.key, e.workflow || E'\x01' || coalesce(e.app_version, '') || E'\x01' || coalesce(e.queue, 'default'),
        e.status = 0
 FROM unnest($1::uuid[], $2::timestamptz[]) AS u (key, due_at)

@@ -1,6 +1,6 @@
 -- Returns what concerns a worker. $1: the worker, $2: its epoch, $3: the time now, null for the server's, $4: the executions
 -- that it watches, $5: its workflows, $6: its version of the code, null for any, $7: the queues that it serves, null for
--- all. Ready executions, timers and the quarantine are searched by hopping along an index, from one of the worker's streams
+-- all. Ready executions, timers and the quarantine are searched by hopping along an index, from one of the worker's routes
 -- to the next, so that the rows of other workers are not read.
 -- The commit does not wait for a flush of the log, because only a postponed deadline could be lost.
 WITH RECURSIVE clock AS MATERIALIZED (
@@ -15,20 +15,20 @@ WITH RECURSIVE clock AS MATERIALIZED (
                                   ORDER BY due_at
                                   LIMIT 500 FOR UPDATE SKIP LOCKED))
     RETURNING d.execution
-), timer_streams (stream, until) AS (
+), timer_routes (route, until) AS (
     SELECT (w.workflow || E'\x01') COLLATE "C", (w.workflow || E'\x02') COLLATE "C" FROM unnest($5::text[]) AS w (workflow)
   UNION ALL
-    SELECT n.stream, s.until
-    FROM timer_streams AS s
-    CROSS JOIN LATERAL (SELECT t.stream FROM timers AS t WHERE t.stream > s.stream AND t.stream < s.until
-                        ORDER BY t.stream LIMIT 1) AS n
-), ready_streams (stream, until) AS (
+    SELECT n.route, s.until
+    FROM timer_routes AS s
+    CROSS JOIN LATERAL (SELECT t.route FROM timers AS t WHERE t.route > s.route AND t.route < s.until
+                        ORDER BY t.route LIMIT 1) AS n
+), ready_routes (route, until) AS (
     SELECT (w.workflow || E'\x01') COLLATE "C", (w.workflow || E'\x02') COLLATE "C" FROM unnest($5::text[]) AS w (workflow)
   UNION ALL
-    SELECT n.stream, s.until
-    FROM ready_streams AS s
-    CROSS JOIN LATERAL (SELECT r.stream FROM ready AS r WHERE r.stream > s.stream AND r.stream < s.until
-                        ORDER BY r.stream LIMIT 1) AS n
+    SELECT n.route, s.until
+    FROM ready_routes AS s
+    CROSS JOIN LATERAL (SELECT r.route FROM ready AS r WHERE r.route > s.route AND r.route < s.until
+                        ORDER BY r.route LIMIT 1) AS n
 ), quarantine_versions (workflow, app_version) AS (
     SELECT v.workflow, v.app_version
     FROM unnest($5::text[]) AS w (workflow)
@@ -48,18 +48,18 @@ SELECT clock.now,
              FROM unnest($4::uuid[]) AS u (key)
              CROSS JOIN LATERAL (SELECT FROM executions AS e
                                  WHERE e.key = u.key AND (e.status >= 4 OR e.is_paused) OFFSET 0) AS e),
-       EXISTS (SELECT FROM ready_streams AS s
-               CROSS JOIN LATERAL (SELECT split_part(s.stream, E'\x01', 3) AS queue) AS p
-               -- the text before the first stream has no queue
-               WHERE p.queue <> '' AND ($6::text IS NULL OR split_part(s.stream, E'\x01', 2) IN ('', $6::text))
+       EXISTS (SELECT FROM ready_routes AS s
+               CROSS JOIN LATERAL (SELECT split_part(s.route, E'\x01', 3) AS queue) AS p
+               -- the text before the first route has no queue
+               WHERE p.queue <> '' AND ($6::text IS NULL OR split_part(s.route, E'\x01', 2) IN ('', $6::text))
                  AND ($7::text[] IS NULL OR p.queue = ANY($7::text[]))
                  AND (SELECT q.is_paused FROM queues AS q WHERE q.name = p.queue) IS NOT TRUE)
        OR (SELECT true FROM inbox ORDER BY id LIMIT 1) IS NOT NULL,
        (SELECT min(t.due_at)
-        FROM timer_streams AS s
-        CROSS JOIN LATERAL (SELECT t.due_at FROM timers AS t WHERE t.stream = s.stream ORDER BY t.due_at LIMIT 1) AS t
-        WHERE ($6::text IS NULL OR split_part(s.stream, E'\x01', 2) IN ('', $6::text))
-          AND ($7::text[] IS NULL OR split_part(s.stream, E'\x01', 3) = ANY($7::text[]))),
+        FROM timer_routes AS s
+        CROSS JOIN LATERAL (SELECT t.due_at FROM timers AS t WHERE t.route = s.route ORDER BY t.due_at LIMIT 1) AS t
+        WHERE ($6::text IS NULL OR split_part(s.route, E'\x01', 2) IN ('', $6::text))
+          AND ($7::text[] IS NULL OR split_part(s.route, E'\x01', 3) = ANY($7::text[]))),
        ARRAY(SELECT execution FROM expired),
        (SELECT d.due_at FROM deadlines AS d WHERE d.due_at > clock.now ORDER BY d.due_at LIMIT 1),
        (SELECT min(q.due_at)

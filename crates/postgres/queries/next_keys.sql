@@ -1,21 +1,21 @@
--- Returns the queue keys that have ready executions of some streams, found by hopping from one key to the next along the
--- index, with the numbers of their running executions. $1: the queue of each stream, $2: the key from which its keys are
+-- Returns the queue keys that have ready executions of some routes, found by hopping from one key to the next along the
+-- index, with the numbers of their running executions. $1: the queue of each route, $2: the key from which its keys are
 -- returned, $3: the key up to which they are returned, null for no end, $4: the maximum number of running executions of a
--- key, null for no limit, $5: the maximum number of keys of each stream, $6: whether to return only keys that have woken
--- executions, $7: the streams, $8: the number of keys below their limit after which no further key of the stream is
--- returned. A key of several streams is returned for each.
+-- key, null for no limit, $5: the maximum number of keys of each route, $6: whether to return only keys that have woken
+-- executions, $7: the routes, $8: the number of keys below their limit after which no further key of the route is
+-- returned. A key of several routes is returned for each.
 SELECT q.n, k.queue_key, k.running
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $6::boolean[], $7::text[], $8::bigint[]) WITH ORDINALITY
-     AS q (queue, first, last, key_concurrency, is_woken, stream, wanted, n)
+     AS q (queue, first, last, key_concurrency, is_woken, route, wanted, n)
 CROSS JOIN LATERAL (
     WITH RECURSIVE hops (queue_key, running, n, free) AS (
         SELECT k.queue_key, c.running, 1, (c.running IS NULL OR c.running < q.key_concurrency)::integer
         FROM (SELECT CASE WHEN q.is_woken
                           THEN (SELECT r.queue_key FROM ready AS r
-                                WHERE r.stream = q.stream AND r.queue_key >= q.first AND r.is_woken
+                                WHERE r.route = q.route AND r.queue_key >= q.first AND r.is_woken
                                 ORDER BY r.queue_key LIMIT 1)
                           ELSE (SELECT r.queue_key FROM ready AS r
-                                WHERE r.stream = q.stream AND r.queue_key >= q.first
+                                WHERE r.route = q.route AND r.queue_key >= q.first
                                 ORDER BY r.queue_key LIMIT 1) END AS queue_key
               OFFSET 0) AS k
         CROSS JOIN LATERAL (
@@ -29,10 +29,10 @@ CROSS JOIN LATERAL (
         CROSS JOIN LATERAL (
             SELECT CASE WHEN q.is_woken
                         THEN (SELECT r.queue_key FROM ready AS r
-                              WHERE r.stream = q.stream AND r.queue_key > h.queue_key AND r.is_woken
+                              WHERE r.route = q.route AND r.queue_key > h.queue_key AND r.is_woken
                               ORDER BY r.queue_key LIMIT 1)
                         ELSE (SELECT r.queue_key FROM ready AS r
-                              WHERE r.stream = q.stream AND r.queue_key > h.queue_key
+                              WHERE r.route = q.route AND r.queue_key > h.queue_key
                               ORDER BY r.queue_key LIMIT 1) END AS queue_key
             OFFSET 0) AS k
         CROSS JOIN LATERAL (

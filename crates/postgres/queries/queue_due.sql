@@ -1,16 +1,16 @@
 -- Moves due executions of named queues to `ready`. A waiting execution goes ahead of executions that have not begun. A
 -- scheduled execution becomes ready for the first time; if it was debounced, its dedup_id becomes free for the next
--- Start. Executions that another transaction has locked are skipped. $1: streams that have due timers, $2: the time now, null
+-- Start. Executions that another transaction has locked are skipped. $1: routes that have due timers, $2: the time now, null
 -- for the server's.
 -- A transaction that deletes or changes a timer has locked its execution, so timers need no lock. But after this statement
 -- began, a timer may have been replaced: only an execution whose timer this statement deletes is moved.
 WITH due AS MATERIALIZED (
     SELECT d.key, d.place, d.timer, d.status, d.due_at
-    FROM unnest($1::text[]) AS s (stream)
+    FROM unnest($1::text[]) AS s (route)
     CROSS JOIN LATERAL (
         SELECT e.key, e.place, t.timer, e.status, t.due_at
         FROM (SELECT t.execution, t.ctid AS timer, t.due_at FROM timers AS t
-              WHERE t.stream = s.stream AND t.due_at <= (SELECT coalesce($2::timestamptz, clock_timestamp()))
+              WHERE t.route = s.route AND t.due_at <= (SELECT coalesce($2::timestamptz, clock_timestamp()))
               ORDER BY t.due_at
               OFFSET 0) AS t
         CROSS JOIN LATERAL (SELECT e.key, e.ctid AS place, e.status FROM executions AS e
@@ -33,7 +33,7 @@ WITH due AS MATERIALIZED (
 ), unwaited AS (
     DELETE FROM waits WHERE execution = ANY(ARRAY(SELECT key FROM moved)) RETURNING 1
 ), again AS (
-    INSERT INTO ready (execution, stream, queue_key, priority, seq, is_woken) OVERRIDING SYSTEM VALUE
+    INSERT INTO ready (execution, route, queue_key, priority, seq, is_woken) OVERRIDING SYSTEM VALUE
     SELECT key, workflow || E'\x01' || coalesce(app_version, '') || E'\x01' || queue, coalesce(queue_key, ''),
            coalesce(priority, 0),
            (extract(epoch FROM created_at) * 1000000)::bigint - 4611686018427387904, true
@@ -41,7 +41,7 @@ WITH due AS MATERIALIZED (
     WHERE was = 3
     ON CONFLICT DO NOTHING
 ), queued AS (
-    INSERT INTO ready (execution, stream, queue_key, priority)
+    INSERT INTO ready (execution, route, queue_key, priority)
     SELECT key, workflow || E'\x01' || coalesce(app_version, '') || E'\x01' || queue, coalesce(queue_key, ''),
            coalesce(priority, 0)
     FROM moved

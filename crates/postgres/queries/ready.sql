@@ -1,6 +1,6 @@
 -- Makes started executions ready for the first time, but only rows that this transaction wrote: a Start whose guard
 -- failed queues nothing.
-INSERT INTO ready (execution, stream, queue_key, priority)
+INSERT INTO ready (execution, route, queue_key, priority)
 SELECT e.key, e.workflow || E'\x01' || coalesce(e.app_version, '') || E'\x01' || coalesce(e.queue, 'default'),
        coalesce(e.queue_key, ''), coalesce(e.priority, 0)
 FROM unnest($1::uuid[]) WITH ORDINALITY AS u (key, n)

@@ -1,6 +1,6 @@
 -- Makes executions ready again that have begun before. They go ahead of executions that have not begun, the oldest first.
 -- As in ready.sql, only rows that this transaction wrote count.
-INSERT INTO ready (execution, stream, queue_key, priority, seq) OVERRIDING SYSTEM VALUE
+INSERT INTO ready (execution, route, queue_key, priority, seq) OVERRIDING SYSTEM VALUE
 SELECT e.key, e.workflow || E'\x01' || coalesce(e.app_version, '') || E'\x01' || coalesce(e.queue, 'default'),
        coalesce(e.queue_key, ''), coalesce(e.priority, 0),
        (extract(epoch FROM e.created_at) * 1000000)::bigint - 4611686018427387904

@@ -23,12 +23,12 @@ WITH given AS MATERIALIZED (
                   priority = excluded.priority, run_timeout_ms = excluded.run_timeout_ms
     RETURNING e.key, e.created_at, e.workflow, e.queue, e.dedup_id, e.xmax = 0 AS is_new
 ), due AS (
-    INSERT INTO timers (due_at, execution, stream, is_scheduled)
+    INSERT INTO timers (due_at, execution, route, is_scheduled)
     SELECT least(g.due_at, m.created_at + g.most_ms * interval '1 millisecond'), m.key,
            m.workflow || E'\x01' || coalesce(g.app_version, '') || E'\x01' || m.queue, true
     FROM merged AS m
     JOIN given AS g ON g.queue = m.queue AND g.dedup_id = m.dedup_id
-    ON CONFLICT (execution) DO UPDATE SET due_at = excluded.due_at, stream = excluded.stream
+    ON CONFLICT (execution) DO UPDATE SET due_at = excluded.due_at, route = excluded.route
 )
 SELECT count(*) FILTER (WHERE is_new), count(*),
        CASE WHEN count(*) FILTER (WHERE is_new) < count(*)

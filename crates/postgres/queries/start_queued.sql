@@ -7,7 +7,7 @@ WITH started AS (
                  unnest($5::bytea[]) AS input, unnest($6::text[]) AS queue, unnest($7::text[]) AS queue_key,
                  unnest($8::integer[]) AS priority) AS u
 )
-INSERT INTO ready (execution, stream, queue_key, priority)
+INSERT INTO ready (execution, route, queue_key, priority)
 SELECT u.key, u.workflow || E'\x01' || coalesce(u.app_version, '') || E'\x01' || coalesce(u.queue, 'default'),
        coalesce(u.queue_key, ''), coalesce(u.priority, 0)
 FROM (SELECT unnest($2::uuid[]) AS key, unnest($3::text[]) AS workflow, unnest($4::text[]) AS app_version,

@@ -19,7 +19,7 @@ WITH free AS MATERIALIZED (
                  unnest($7::text[]) AS queue, unnest($8::text[]) AS queue_key, unnest($9::integer[]) AS priority) AS u
     CROSS JOIN LATERAL (SELECT u.queue = ANY(ARRAY(SELECT f.name FROM free AS f)) AS begins) AS b
 ), queued AS (
-    INSERT INTO ready (execution, stream, queue_key, priority)
+    INSERT INTO ready (execution, route, queue_key, priority)
     SELECT u.key, u.workflow || E'\x01' || coalesce(u.app_version, '') || E'\x01' || u.queue,
            coalesce(u.queue_key, ''), coalesce(u.priority, 0)
     FROM (SELECT unnest($3::uuid[]) AS key, unnest($4::text[]) AS workflow, unnest($5::text[]) AS app_version,

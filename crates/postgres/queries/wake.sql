@@ -32,7 +32,7 @@ WITH woken AS (
     DELETE FROM waits WHERE execution = ANY(ARRAY(SELECT key FROM woken)) RETURNING 1
 ), queued AS (
     -- ahead of executions that have not begun, as in ready_resumed.sql
-    INSERT INTO ready (execution, stream, queue_key, priority, seq, is_woken) OVERRIDING SYSTEM VALUE
+    INSERT INTO ready (execution, route, queue_key, priority, seq, is_woken) OVERRIDING SYSTEM VALUE
     SELECT key, workflow || E'\x01' || coalesce(app_version, '') || E'\x01' || coalesce(queue, 'default'),
            coalesce(queue_key, ''), coalesce(priority, 0),
            (extract(epoch FROM created_at) * 1000000)::bigint - 4611686018427387904, true

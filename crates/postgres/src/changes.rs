@@ -145,6 +145,7 @@ impl Changes {
                 _ => changes.add_ready(None),
             }
         }
+        let mut written = HashSet::new();
         for write in &flush.writes {
             match write {
                 Write::Start(start) => {
@@ -177,6 +178,13 @@ impl Changes {
                 Write::Checkpoint(checkpoint) if checkpoint.kind == CheckpointKind::Event => {
                     changes.add_ended(checkpoint.execution);
                 }
+                // readers in other processes may wait for the entries of its streams
+                Write::Append(_) => {
+                    written.insert(write.execution());
+                }
+                Write::Checkpoint(checkpoint) if checkpoint.kind == CheckpointKind::StreamWrite => {
+                    written.insert(checkpoint.execution);
+                }
                 Write::Wake(_)
                 | Write::Request(_)
                 | Write::Checkpoint(_)
@@ -187,6 +195,9 @@ impl Changes {
                 | Write::Pack(_)
                 | Write::CloseBatch(_) => {}
             }
+        }
+        for execution in written {
+            changes.add_ended(execution);
         }
         changes
     }

@@ -41,7 +41,7 @@ use stepfast_core::store::{
     Assignments, BatchItems, Claim, ClaimReply, DeadLetter, Detail, Event, EventQuery, Execution,
     ExecutionId, Filter, Finding, Flush, GraphRow, Heartbeat, HeartbeatReply, Hint, Maintenance,
     MigrationReport, Outcome, Page, PendingMessage, Record, Registration, Renewal, StoreError, StoreInfo,
-    WorkerId, WorkerInfo, WorkerOverview, load_items_by_bundle,
+    StreamEntry, StreamQuery, WorkerId, WorkerInfo, WorkerOverview, load_items_by_bundle,
 };
 use stepfast_core::sync::Mutex;
 use stepfast_core::{Key, Store};
@@ -389,6 +389,11 @@ impl Store for PostgresStore {
     async fn event_waiters(&self, events: &[(Key, Arc<str>)]) -> Result<Vec<Vec<Key>>, StoreError> {
         self.counters.add_read();
         self.reader.event_waiters(events).await
+    }
+
+    async fn stream_entries(&self, queries: &[StreamQuery]) -> Result<Vec<Vec<StreamEntry>>, StoreError> {
+        self.counters.add_read();
+        self.reader.stream_entries(queries).await
     }
 
     async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError> {

@@ -35,6 +35,7 @@ pub(crate) const TABLES: &[&str] = &[
     "waits",
     "messages",
     "message_ids",
+    "stream_entries",
     "requests",
     "workers",
     "lanes",

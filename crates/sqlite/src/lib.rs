@@ -48,8 +48,8 @@ use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
     Assignments, BatchItems, Claim, ClaimReply, DeadLetter, Detail, Durability, Event, EventQuery, Execution,
     ExecutionId, Filter, Flush, GraphRow, Heartbeat, HeartbeatReply, Hint, Maintenance, Outcome, Page,
-    PendingMessage, Record, Registration, Renewal, Store, StoreError, StoreInfo, WorkerId, WorkerInfo,
-    WorkerOverview,
+    PendingMessage, Record, Registration, Renewal, Store, StoreError, StoreInfo, StreamEntry, StreamQuery,
+    WorkerId, WorkerInfo, WorkerOverview,
 };
 use stepfast_core::sync::Mutex;
 use stepfast_core::text::abbreviate;
@@ -423,6 +423,11 @@ impl Store for SqliteStore {
     async fn event_waiters(&self, events: &[(Key, Arc<str>)]) -> Result<Vec<Vec<Key>>, StoreError> {
         let events = events.to_vec();
         self.read_blocking(move |database| database.event_waiters(&events)).await
+    }
+
+    async fn stream_entries(&self, queries: &[StreamQuery]) -> Result<Vec<Vec<StreamEntry>>, StoreError> {
+        let queries = queries.to_vec();
+        self.read_blocking(move |database| database.stream_entries(&queries)).await
     }
 
     async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError> {

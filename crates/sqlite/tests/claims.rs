@@ -124,7 +124,7 @@ async fn stale_ready_rows_are_deleted_and_use_no_capacity() {
     let conn = Connection::open(&path).unwrap();
     for id in [ended, held, parked_id, Key::mint(0)] {
         conn.execute(
-            "INSERT INTO ready (execution, seq, stream) VALUES (?1, 0, 'w' || char(1, 1) || 'default')",
+            "INSERT INTO ready (execution, seq, route) VALUES (?1, 0, 'w' || char(1, 1) || 'default')",
             [&id.as_bytes()[..]],
         )
         .unwrap();

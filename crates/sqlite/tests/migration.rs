@@ -99,12 +99,12 @@ async fn large_database_is_migrated_by_operator_only() {
         let Err(StoreError::Open { reason, .. }) = SqliteStore::open(&path, SqliteOptions::default()) else {
             panic!("it was opened")
         };
-        let words = ["has version 2", "needs version 8", "1.0 GiB", "run stepfast db migrate"];
+        let words = ["has version 2", "needs version 9", "1.0 GiB", "run stepfast db migrate"];
         assert!(words.iter().all(|words| reason.contains(words)), "{reason}");
         assert_eq!(found(), Some(2));
     }
-    assert_eq!(SqliteStore::migrate(&path, false).unwrap().migrations.len(), 6);
-    assert_eq!(found(), Some(8));
+    assert_eq!(SqliteStore::migrate(&path, false).unwrap().migrations.len(), 7);
+    assert_eq!(found(), Some(9));
     // the size does not matter once the schema is up to date
     let store = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
     assert!(store.load(&[ExecutionId::Key(key)], Detail::Full).await.unwrap().remove(0).is_some());

@@ -116,7 +116,7 @@ fn newer_schema_is_rejected_and_left_unchanged() {
     .unwrap();
     drop(conn);
     match SqliteStore::open(&path, SqliteOptions::default()) {
-        Err(StoreError::NewerSchema { found: 99, supported: 8 }) => {}
+        Err(StoreError::NewerSchema { found: 99, supported: 9 }) => {}
         Err(error) => panic!("{error}"),
         Ok(_) => panic!("opened"),
     }
@@ -154,7 +154,7 @@ fn schema_documents_every_table_and_column() {
         .unwrap();
     let tables: Vec<String> =
         statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
-    assert_eq!(tables.len(), 27);
+    assert_eq!(tables.len(), 28);
     for table in tables {
         let mut lines = table.lines().skip(1).map(str::trim).peekable();
         assert!(lines.peek().is_some_and(|line| line.starts_with("-- ")), "{table}");

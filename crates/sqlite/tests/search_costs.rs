@@ -1,11 +1,11 @@
-//! Costs of searches: they do not grow with the rows of the worker's own streams, nor with those of other services.
+//! Costs of searches: they do not grow with the rows of the worker's own routes, nor with those of other services.
 
 #![allow(clippy::unwrap_used)]
 
 mod support;
 
 use rusqlite::{Connection, StatementStatus, params_from_iter};
-use stepfast_core::store::Stream;
+use stepfast_core::store::Route;
 use support::*;
 
 /// Maximum number of steps of SQLite's virtual machine for a search that visits a few rows.
@@ -13,13 +13,13 @@ const MAX_STEPS: i32 = 400;
 
 /// Inserts rows of `ready` and of `timers` for a workflow.
 fn insert_rows(conn: &Connection, workflow: &str, count: u32) {
-    for table in ["ready (execution, stream, seq)", "timers (execution, stream, due_at, is_scheduled)"] {
+    for table in ["ready (execution, route, seq)", "timers (execution, route, due_at, is_scheduled)"] {
         let column = if table.starts_with("ready") { "1000 + n" } else { "4000000000000000, 1" };
         let sql = format!(
             "WITH RECURSIVE numbers (n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM numbers WHERE n < {count})
              INSERT INTO {table} SELECT randomblob(16), ?1, {column} FROM numbers"
         );
-        conn.execute(&sql, [Stream::new(workflow, None, "default").as_str()]).unwrap();
+        conn.execute(&sql, [Route::new(workflow, None, "default").as_str()]).unwrap();
     }
 }
 
@@ -46,23 +46,23 @@ async fn hops_do_not_step_over_rows() {
     for workflow in ["a", "b", "c"] {
         insert_rows(&conn, workflow, 5_000);
     }
-    let ready = include_str!("../queries/next_ready_stream.sql");
-    let timer = include_str!("../queries/next_timer_stream.sql");
+    let ready = include_str!("../queries/next_ready_route.sql");
+    let timer = include_str!("../queries/next_timer_route.sql");
     for query in [ready, timer] {
-        let (before, end) = Stream::bounds("b");
-        let stream = Stream::new("b", None, "default");
-        assert_cheap(&conn, query, &[&before, &end], Some((stream.as_str(), stream.as_str())));
-        assert_cheap(&conn, query, &[stream.as_str(), &end], None);
+        let (before, end) = Route::bounds("b");
+        let route = Route::new("b", None, "default");
+        assert_cheap(&conn, query, &[&before, &end], Some((route.as_str(), route.as_str())));
+        assert_cheap(&conn, query, &[route.as_str(), &end], None);
     }
     let depth = include_str!("../queries/count_depth.sql");
     assert_cheap(&conn, depth, &["another"], Some(("0", "0")));
     // executions that sleep do not count
-    let naps = Stream::new("b", None, "naps");
+    let naps = Route::new("b", None, "naps");
     let sleepers =
-        "INSERT INTO timers (execution, stream, due_at) SELECT randomblob(16), ?1, due_at FROM timers";
+        "INSERT INTO timers (execution, route, due_at) SELECT randomblob(16), ?1, due_at FROM timers";
     conn.execute(sleepers, [naps.as_str()]).unwrap();
     let scheduled =
-        "INSERT INTO timers (execution, stream, due_at, is_scheduled) VALUES (randomblob(16), ?1, 9, 1)";
+        "INSERT INTO timers (execution, route, due_at, is_scheduled) VALUES (randomblob(16), ?1, 9, 1)";
     conn.execute(scheduled, [naps.as_str()]).unwrap();
     assert_cheap(&conn, depth, &["naps"], Some(("1", "1")));
 }

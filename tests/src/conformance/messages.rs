@@ -148,7 +148,7 @@ fn received(execution: Key, n: u32, topic: &str, number: i64) -> Write {
     Write::Checkpoint(Checkpoint {
         kind: CheckpointKind::Message,
         name: Arc::<str>::from(topic).into(),
-        message: Some(number),
+        number: Some(number),
         ..checkpoint(execution, n, "value")
     })
 }
@@ -175,7 +175,7 @@ async fn received_message_is_deleted_with_its_checkpoint(fixture: &dyn StoreFixt
     let kinds: Vec<CheckpointKind> = record.checkpoints.iter().map(|it| it.kind).collect();
     assert_eq!(kinds, [CheckpointKind::Step, CheckpointKind::Message, CheckpointKind::Message]);
     assert_eq!(record.checkpoints[1].outcome, payload("value"));
-    assert_eq!(record.checkpoints[1].message, None);
+    assert_eq!(record.checkpoints[1].number, None);
     // no later message gets the number of a deleted one
     worker.apply(vec![received(one, 4, "t", messages[1].number)]).await;
     worker.apply(vec![send(one, "t", "4")]).await;

@@ -42,6 +42,7 @@ mod request;
 mod resend;
 mod self_claiming;
 mod start;
+mod streams;
 mod takeover;
 mod timeout;
 mod transition;
@@ -70,6 +71,7 @@ nouns![
     load,
     messages,
     events,
+    streams,
     heartbeat,
     transition,
     pause,

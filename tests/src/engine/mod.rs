@@ -59,6 +59,7 @@ mod speculation;
 mod staging_budget;
 mod start;
 mod step;
+mod streams;
 mod tokens;
 mod unreadable;
 mod value;
@@ -102,6 +103,7 @@ nouns![
     messages,
     events,
     tokens,
+    streams,
     queue,
     queued_child,
     request,

@@ -11,7 +11,8 @@ use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
     BatchItems, Claim, ClaimReply, DeadLetter, Detail, Event, EventQuery, Execution, ExecutionId, Filter,
     Flush, GraphRow, Heartbeat, HeartbeatReply, Hint, Maintenance, Outcome, Page, PendingMessage, Record,
-    Registration, Renewal, Store, StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview, Write,
+    Registration, Renewal, Store, StoreError, StoreInfo, StreamEntry, StreamQuery, WorkerId, WorkerInfo,
+    WorkerOverview, Write,
 };
 use tokio::sync::watch;
 
@@ -569,6 +570,11 @@ impl Store for FaultStore {
     async fn event_waiters(&self, events: &[(Key, Arc<str>)]) -> Result<Vec<Vec<Key>>, StoreError> {
         let fault = self.begin_call(Call::Load).await?;
         finish_call(Call::Load, fault, self.inner.event_waiters(events).await)
+    }
+
+    async fn stream_entries(&self, queries: &[StreamQuery]) -> Result<Vec<Vec<StreamEntry>>, StoreError> {
+        let fault = self.begin_call(Call::Load).await?;
+        finish_call(Call::Load, fault, self.inner.stream_entries(queries).await)
     }
 
     async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError> {

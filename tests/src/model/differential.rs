@@ -470,7 +470,7 @@ impl DifferentialStores {
             kind: CheckpointKind::Message,
             name: Arc::<str>::from(TOPICS[topic]).into(),
             outcome: message.value,
-            message: Some(message.number),
+            number: Some(message.number),
             ..step
         }))
     }

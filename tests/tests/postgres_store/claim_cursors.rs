@@ -54,7 +54,7 @@ async fn late_committed_row_is_found_within_two_seconds() {
     let insert = "INSERT INTO executions (created_at, status, key, workflow, input) \
                   VALUES (now(), 1, $1, 'order', '7')";
     open.execute(insert, &[&uuid(late)]).await.unwrap();
-    let insert = "INSERT INTO ready (execution, stream) VALUES ($1, E'order\\x01\\x01default')";
+    let insert = "INSERT INTO ready (execution, route) VALUES ($1, E'order\\x01\\x01default')";
     open.execute(insert, &[&uuid(late)]).await.unwrap();
     db.claim_until_full_scan().await;
     open.commit().await.unwrap();

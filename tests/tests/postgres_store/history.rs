@@ -30,7 +30,7 @@ impl Fixture {
                  UPDATE lanes SET last_number = last_number - 1 WHERE lane = 2 AND worker_id = {worker}; \
                  DELETE FROM assignments WHERE worker_id = {worker}; \
                  UPDATE executions SET status = 1, owner = NULL WHERE key = '{key}'; \
-                 INSERT INTO ready (execution, stream) VALUES ('{key}', E'order\\x01\\x01default'); \
+                 INSERT INTO ready (execution, route) VALUES ('{key}', E'order\\x01\\x01default'); \
                  COMMIT",
                 worker = self.worker.worker.0,
                 key = uuid(key),

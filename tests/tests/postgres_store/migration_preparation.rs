@@ -112,7 +112,7 @@ fn reason(error: StoreError) -> String {
 }
 
 /// The migrations that follow the older schema.
-const MIGRATIONS: [&str; 7] = [
+const MIGRATIONS: [&str; 8] = [
     "V4__hardening",
     "V5__graphs",
     "V6__neighbours",
@@ -120,6 +120,7 @@ const MIGRATIONS: [&str; 7] = [
     "V8__compression",
     "V9__messages",
     "V10__events",
+    "V11__streams",
 ];
 
 /// Inserts a live worker, as an older program registers it.

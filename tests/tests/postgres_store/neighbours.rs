@@ -20,14 +20,14 @@ async fn add_foreign_rows(db: &Fixture) {
             "INSERT INTO executions (created_at, status, key, owner, workflow, input) \
              SELECT now(), i % 4, gen_random_uuid(), CASE WHEN i % 4 = 2 THEN 1000000 END, 'foreign', 'x' \
              FROM generate_series(1, {FOREIGN_ROWS}) i; \
-             INSERT INTO ready (execution, stream) SELECT key, E'foreign\\x01\\x01default' FROM executions; \
-             INSERT INTO timers (due_at, execution, stream) SELECT '2000-01-01', key, E'foreign\\x01\\x01default' FROM executions; \
+             INSERT INTO ready (execution, route) SELECT key, E'foreign\\x01\\x01default' FROM executions; \
+             INSERT INTO timers (due_at, execution, route) SELECT '2000-01-01', key, E'foreign\\x01\\x01default' FROM executions; \
              INSERT INTO quarantine (due_at, execution, workflow) SELECT '2000-01-01', key, 'foreign' FROM executions; \
              INSERT INTO requests (requested_at, kind, execution, n, worker_id) \
              SELECT now(), 1, key, key, 1000000 FROM executions WHERE status = 2; \
              INSERT INTO executions (created_at, status, key, app_version, workflow, input) \
              SELECT now(), 3, gen_random_uuid(), '1', 'order', 'x' FROM generate_series(1, {FOREIGN_ROWS}) i; \
-             INSERT INTO timers (due_at, execution, stream) \
+             INSERT INTO timers (due_at, execution, route) \
              SELECT '2000-01-01', key, E'order\\x011\\x01default' FROM executions WHERE app_version = '1'; \
              ANALYZE executions; ANALYZE ready; ANALYZE timers; ANALYZE quarantine; ANALYZE requests"
         ))
@@ -88,8 +88,8 @@ async fn rows_of_other_services_are_neither_read_nor_locked() {
     }
 }
 
-/// Returns the number of streams that lock_ready_queues.sql finds.
-async fn found_streams(db: &Fixture, arguments: &str) -> usize {
+/// Returns the number of routes that lock_ready_queues.sql finds.
+async fn found_routes(db: &Fixture, arguments: &str) -> usize {
     db.sql.batch_execute(&format!("PREPARE found AS {}", Sql::LockReadyQueues.text())).await.unwrap();
     let rows = db.sql.simple_query(&format!("EXECUTE found ({arguments})")).await.unwrap();
     db.sql.batch_execute("DEALLOCATE found").await.unwrap();
@@ -100,13 +100,13 @@ async fn found_streams(db: &Fixture, arguments: &str) -> usize {
     workflows.map(|workflows| workflows.split(',').count()).sum()
 }
 
-/// Streams are found without a step over the rows of a stream, whether or not the last claim took from it.
+/// Routes are found without a step over the rows of a route, whether or not the last claim took from it.
 #[tokio::test]
-async fn backlog_of_a_stream_costs_a_search_nothing() {
+async fn backlog_of_a_route_costs_a_search_nothing() {
     let db = Fixture::new().await;
     db.sql
         .batch_execute(&format!(
-            "INSERT INTO ready (execution, stream) \
+            "INSERT INTO ready (execution, route) \
              SELECT gen_random_uuid(), concat_ws(E'\\x01', 'order', v, q) \
              FROM generate_series(1, {FOREIGN_ROWS}) i, unnest(ARRAY['', '2', '3']) v, unnest(ARRAY['a', 'b']) q; \
              ANALYZE ready"
@@ -116,7 +116,7 @@ async fn backlog_of_a_stream_costs_a_search_nothing() {
     db.sql.batch_execute(&db.store.lane_settings()).await.unwrap();
     for known in [r"'{}'", r"ARRAY[E'order\x01\x01a']", r"ARRAY[E'order\x012\x01b', E'order\x01\x01b']"] {
         let arguments = format!("NULL, NULL, '{{order}}', NULL, {known}, true");
-        assert_eq!(found_streams(&db, &arguments).await, 6, "known streams: {known}");
+        assert_eq!(found_routes(&db, &arguments).await, 6, "known routes: {known}");
         assert_quiet(&db, Sql::LockReadyQueues, &arguments).await;
     }
     let look = format!("{}, {}, NULL, '{{}}', '{{order}}', NULL, NULL", db.worker.worker.0, db.worker.epoch);
@@ -129,7 +129,7 @@ async fn keys_that_get_no_turn_cost_a_claim_nothing() {
     let db = Fixture::new().await;
     db.sql
         .batch_execute(&format!(
-            "INSERT INTO ready (execution, stream, queue_key) \
+            "INSERT INTO ready (execution, route, queue_key) \
              SELECT gen_random_uuid(), E'order\\x01\\x01q', i::text FROM generate_series(1, {FOREIGN_ROWS}) i; \
              ANALYZE ready"
         ))

@@ -45,6 +45,7 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::InsertWaits, &[]),
     (Sql::SendMessages, &[]),
     (Sql::DeleteMessages, &[]),
+    (Sql::InsertStreamEntries, &[]),
     (Sql::ClearRequests, &[]),
     (Sql::DeletePauses, &[]),
     (Sql::Cancel, &[]),
@@ -100,6 +101,7 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::PendingMessages, &[]),
     (Sql::Events, &[]),
     (Sql::EventWaiters, &[]),
+    (Sql::StreamEntries, &[]),
     (Sql::Waits, &[]),
     // one row
     (Sql::Renew, &["on shard"]),
@@ -173,13 +175,14 @@ async fn fill(db: &Fixture, rows: u32) {
              SELECT now(), i % 5, gen_random_uuid(), CASE WHEN i % 5 = 2 THEN i % 3 END, \
                     CASE WHEN i % 4 = 0 THEN gen_random_uuid() END, 'order', 'id-' || gen_random_uuid(), 'x' \
              FROM generate_series(1, {rows}) i; \
-             TRUNCATE attributes, checkpoints, attempts, chunks, ready, timers, waits, requests, queues, depths, slots, rates, assignments, inbox, deadlines, batches, bundles, packs, messages, message_ids; \
+             TRUNCATE attributes, checkpoints, attempts, chunks, ready, timers, waits, requests, queues, depths, slots, rates, assignments, inbox, deadlines, batches, bundles, packs, messages, message_ids, stream_entries; \
              INSERT INTO checkpoints SELECT now(), 1, 1, null, 1, 1 + 8 * (hashtext(key::text) & 1), key, 'a', 's', 'o' \
                FROM executions; \
              INSERT INTO attempts SELECT now(), 1, key, 'a', 'f' FROM executions; \
              INSERT INTO attributes SELECT key, 'n', 'v' FROM executions; \
+             INSERT INTO stream_entries SELECT n, n, now(), key, 's', '', 'v' FROM executions, generate_series(1, 3) AS n; \
              INSERT INTO chunks SELECT 1, 1, key, 'x' FROM executions; \
-             INSERT INTO ready (execution, stream) SELECT key, E'order\\x01\\x01default' FROM executions; \
+             INSERT INTO ready (execution, route) SELECT key, E'order\\x01\\x01default' FROM executions; \
              INSERT INTO queues (version, changed_at, is_paused, is_serial, name) \
              SELECT 1, now(), false, true, key::text FROM executions; \
              INSERT INTO inbox (key, workflow, input) SELECT key, 'order', '' FROM executions; \

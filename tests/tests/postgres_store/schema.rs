@@ -27,7 +27,7 @@ async fn processes_migrate_concurrently() {
     }
     let sql = client(&schema).await;
     let versions: i64 = sql.query_one("SELECT count(*) FROM schema_version", &[]).await.unwrap().get(0);
-    assert_eq!(versions, 10);
+    assert_eq!(versions, 11);
 }
 
 /// Creates a role without privileges. Returns its name, and the URL for it.
@@ -132,7 +132,7 @@ async fn schema_of_another_build_is_rejected() {
     let options = || PostgresOptions::default().schema(&db.schema);
     let error = PostgresStore::open_with(url(), options()).await.unwrap_err();
     assert!(
-        reason(&error).contains("another build of version 10") && reason(&error).contains("?schema="),
+        reason(&error).contains("another build of version 11") && reason(&error).contains("?schema="),
         "{error}"
     );
     let findings = PostgresStore::check(url(), options()).await.unwrap();
@@ -148,7 +148,7 @@ async fn newer_schema_is_rejected() {
     db.sql.execute(insert, &[]).await.unwrap();
     let options = PostgresOptions::default().schema(&db.schema);
     let error = PostgresStore::open_with(url(), options).await.unwrap_err();
-    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 10 }), "{error}");
+    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 11 }), "{error}");
 }
 
 #[tokio::test]
@@ -242,7 +242,7 @@ async fn columns_of_values_are_compressed_with_lz4_if_the_server_has_it() {
                  WHERE c.relnamespace = $1::text::regnamespace AND c.relkind = 'r' AND NOT a.attisdropped \
                    AND a.atttypid = 'bytea'::regtype AND a.attname NOT IN ('path', 'armed')";
     let columns = db.sql.query(query, &[&db.schema]).await.unwrap();
-    assert_eq!(columns.len(), 9);
+    assert_eq!(columns.len(), 10);
     for column in columns {
         let (name, method, has_lz4): (String, String, bool) = (column.get(0), column.get(1), column.get(2));
         assert_eq!(method, if has_lz4 { "l" } else { "" }, "{name}");
@@ -376,9 +376,9 @@ async fn outdated_engine_requeues_executions_before_migration() {
     old.start(&workflow, long).workflow_id("long").await.unwrap();
     PostgresStore::stop_older_workers(url(), options(), 99).await.unwrap();
     let error = old.start(&workflow, 1).await.unwrap_err();
-    assert!(matches!(error, Error::NewerSchema { found: 99, supported: 10 }), "{error}");
+    assert!(matches!(error, Error::NewerSchema { found: 99, supported: 11 }), "{error}");
     let error = PostgresStore::open_with(url(), options()).await.unwrap_err();
-    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 10 }), "{error}");
+    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 11 }), "{error}");
     // then the newer program, or this one again
     let sql = client(&schema).await;
     let rows = "SELECT workflow_id, status, owner, recoveries FROM executions ORDER BY workflow_id";
@@ -453,7 +453,7 @@ async fn stopping_engine_opens_connections_it_needs() {
     assert_eq!(handle.result().await.unwrap(), 7);
     for engine in [engine, other] {
         let error = engine.work(Duration::ZERO).await.unwrap_err();
-        assert!(matches!(error, Error::NewerSchema { found: 99, supported: 10 }), "{error}");
+        assert!(matches!(error, Error::NewerSchema { found: 99, supported: 11 }), "{error}");
     }
     let workers: i64 = sql.query_one("SELECT count(*) FROM workers", &[]).await.unwrap().get(0);
     assert_eq!(workers, 0, "the engines have closed their registrations");
@@ -483,10 +483,10 @@ async fn engine_stops_when_statements_fail_on_newer_schema() {
     .await
     .unwrap();
     for error in [handle.result().await.unwrap_err(), engine.start(&workflow, 2).await.unwrap_err()] {
-        assert!(matches!(error, Error::NewerSchema { found: 99, supported: 10 }), "{error}");
+        assert!(matches!(error, Error::NewerSchema { found: 99, supported: 11 }), "{error}");
     }
     let error = engine.work(Duration::ZERO).await.unwrap_err();
-    assert!(matches!(error, Error::NewerSchema { found: 99, supported: 10 }), "{error}");
+    assert!(matches!(error, Error::NewerSchema { found: 99, supported: 11 }), "{error}");
     let statuses = "SELECT status FROM executions";
     let status: i16 = sql.query_one(statuses, &[]).await.unwrap().get(0);
     assert_eq!(status, Status::Running as i16, "the execution is left to an engine that supports the schema");
@@ -497,7 +497,7 @@ async fn store_opened_before_migration_registers_no_worker() {
     let db = Fixture::new().await;
     db.sql.batch_execute("UPDATE shard SET oldest_engine = 99").await.unwrap();
     let error = db.store.register(1, &worker_info(&[])).await.unwrap_err();
-    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 10 }), "{error}");
+    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 11 }), "{error}");
 }
 
 #[tokio::test]
@@ -507,7 +507,7 @@ async fn store_that_must_exist_is_not_migrated() {
     db.sql.batch_execute(older).await.unwrap();
     let options = PostgresOptions::default().schema(&db.schema).must_exist(true);
     let error = PostgresStore::open_with(url(), options).await.unwrap_err();
-    let words = ["has version 3", "needs version 10", "stepfast db migrate"];
+    let words = ["has version 3", "needs version 11", "stepfast db migrate"];
     assert!(words.iter().all(|words| reason(&error).contains(words)), "{error}");
 }
 
@@ -519,7 +519,7 @@ async fn large_schema_is_migrated_by_operator_only() {
     db.sql.batch_execute(older).await.unwrap();
     let options = PostgresOptions::default().schema(&db.schema);
     let error = PostgresStore::open_with(url(), options).await.unwrap_err();
-    let words = ["has version 3", "needs version 10", "2000000 executions", "stepfast db migrate"];
+    let words = ["has version 3", "needs version 11", "2000000 executions", "stepfast db migrate"];
     assert!(words.iter().all(|words| reason(&error).contains(words)), "{error}");
 }
 

@@ -283,7 +283,7 @@ pub(crate) fn checkpoint(execution: Key, n: u32) -> Write {
         outcome: payload(&n),
         at: NOON,
         duration_ms: 12,
-        message: None,
+        number: None,
     })
 }
 

@@ -83,7 +83,9 @@ pub(super) fn changed_rows(write: &Write) -> SmallVec<[(u8, Key); 2]> {
             None => smallvec![],
         },
         // these insert rows of their own
-        Write::Chunk(_) | Write::Checkpoint(_) | Write::Attempt(_) | Write::Pack(_) => smallvec![],
+        Write::Chunk(_) | Write::Checkpoint(_) | Write::Attempt(_) | Write::Pack(_) | Write::Append(_) => {
+            smallvec![]
+        }
     }
 }
 

@@ -338,7 +338,11 @@ impl Staging {
                 segment.unowned_changes += 1;
             }
             Write::Send(message) => segment.unowned_changes += usize::from(message.id.is_some()),
-            Write::Checkpoint(_) | Write::Attempt(_) | Write::Chunk(_) | Write::Pack(_) => {}
+            Write::Checkpoint(_)
+            | Write::Attempt(_)
+            | Write::Chunk(_)
+            | Write::Pack(_)
+            | Write::Append(_) => {}
         }
         segment.bytes += size;
         segment.writes.push(write);

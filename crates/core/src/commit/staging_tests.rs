@@ -119,7 +119,7 @@ fn checkpoint(execution: Key, order: u32) -> Write {
         outcome: Payload::empty(),
         at: Timestamp::from_micros(1),
         duration_ms: 0,
-        message: None,
+        number: None,
     })
 }
 

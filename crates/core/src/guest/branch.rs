@@ -25,6 +25,7 @@ use crate::workflow::child::{NewBatch, NewChild};
 use crate::workflow::context::Context;
 use crate::workflow::messaging::{
     QuestionId, TokenAnswer, answer, create_token, get_event, receive, receive_question, send, set_event,
+    write_stream,
 };
 use crate::workflow::retry::StepOptions;
 use crate::workflow::sleep::{sleep_for, sleep_until};
@@ -258,6 +259,21 @@ impl GuestBranch {
     ) -> Result<impl Future<Output = Result<Option<Payload>, Failure>> + Send + use<>, Error> {
         let calls = self.cx.begin_ask(topic)?;
         Ok(async move { calls.run(&workflow_id, Ok(value), timeout).await })
+    }
+
+    /// Begins to write a value to a stream, or to close it without one; see [`Context::write_stream`] and
+    /// [`Context::close_stream`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if no stream can have this name.
+    pub fn write_stream(
+        &mut self,
+        stream: &str,
+        value: Option<Payload>,
+    ) -> Result<impl Future<Output = Result<(), Failure>> + Send + use<>, Error> {
+        let call = self.cx.begin_write_stream(stream.into())?;
+        Ok(async move { write_stream(&call, value.map(Ok)).await })
     }
 
     /// Runs a child to its output; see [`Context::child`]. With a place, the child is a task of a graph at this place of

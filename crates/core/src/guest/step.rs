@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::failure::Failure;
 use crate::payload::Payload;
 use crate::runtime::run::call::Call;
+use crate::workflow::messaging::StepScope;
 use crate::workflow::retry::StepOptions;
 pub use crate::workflow::step_execution::StepAction;
 use crate::workflow::step_execution::StepExecution;
@@ -31,6 +32,11 @@ impl GuestStep {
     /// Reports the body's result. A result that is reported before the body was asked for is ignored.
     pub fn finish(&mut self, outcome: Result<Payload, Failure>) {
         self.0.finish(outcome);
+    }
+
+    /// Returns the attempt whose body runs, which may write to streams; `None` while no body runs.
+    pub fn scope(&self) -> Option<StepScope> {
+        self.0.scope()
     }
 
     /// Returns the number of the current attempt, from 1.

@@ -42,6 +42,10 @@ impl Tables {
                 Write::Pack(pack) => self.apply_pack(pack, counters),
                 Write::CloseBatch(close) => self.apply_close_batch(close, counters),
                 Write::Send(message) => self.apply_send(message, counters),
+                Write::Append(append) => {
+                    self.append_entry(append.execution, &append.stream, &append.entry, counters);
+                    Outcome::Applied
+                }
             };
             if outcome != Outcome::Applied {
                 outcomes.push((i, outcome));
@@ -168,10 +172,15 @@ impl Tables {
     }
 
     fn apply_checkpoint(&mut self, checkpoint: &Checkpoint, counters: &Counters) -> Outcome {
-        let row = Checkpoint { message: None, ..checkpoint.clone() };
+        let row =
+            Checkpoint { number: None, outcome: checkpoint.stored_outcome().clone(), ..checkpoint.clone() };
         self.checkpoints.insert((checkpoint.execution, checkpoint.path.clone()), row);
         counters.add_inserted(Table::Checkpoints, 1);
         self.delete_received(checkpoint, counters);
+        if let Some(entry) = checkpoint.entry() {
+            let stream = checkpoint.name.to_string().into();
+            self.append_entry(checkpoint.execution, &stream, &entry, counters);
+        }
         self.outcome_of_record(checkpoint.execution)
     }
 
@@ -413,6 +422,7 @@ fn apply_order(write: &Write) -> u8 {
         Write::DeleteChunks(_) => 8,
         Write::Pack(_) => 9,
         Write::CloseBatch(_) => 10,
-        Write::Send(_) => 11,
+        Write::Append(_) => 11,
+        Write::Send(_) => 12,
     }
 }

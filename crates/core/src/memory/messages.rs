@@ -1,11 +1,14 @@
-//! Messages and events, and the waits that they satisfy.
+//! Messages, events and streams, and the waits that messages and events satisfy.
 
 use std::sync::Arc;
 
 use super::tables::Tables;
 use crate::key::Key;
 use crate::store::counters::{Counters, Table};
-use crate::store::{Checkpoint, CheckpointKind, Event, EventQuery, Message, Outcome, PendingMessage, Wait};
+use crate::store::{
+    Checkpoint, CheckpointKind, Event, EventQuery, MAX_ENTRIES_LOADED, Message, Outcome, PendingMessage,
+    StreamEntry, StreamQuery, Wait,
+};
 
 impl Tables {
     pub(super) fn apply_send(&mut self, message: &Message, counters: &Counters) -> Outcome {
@@ -34,7 +37,7 @@ impl Tables {
 
     /// Deletes the message that a checkpoint records as received.
     pub(super) fn delete_received(&mut self, checkpoint: &Checkpoint, counters: &Counters) {
-        let Some(number) = checkpoint.message else { return };
+        let Some(number) = checkpoint.received() else { return };
         let message = (checkpoint.execution, Arc::from(&*checkpoint.name), number);
         counters.add_deleted(Table::Messages, u64::from(self.messages.remove(&message).is_some()));
     }
@@ -47,6 +50,33 @@ impl Tables {
     ) -> impl Iterator<Item = &PendingMessage> {
         let all = (execution, topic.clone(), i64::MIN)..=(execution, topic.clone(), i64::MAX);
         self.messages.range(all).map(|(_, message)| message)
+    }
+
+    /// Appends an entry to a stream.
+    pub(super) fn append_entry(
+        &mut self,
+        execution: Key,
+        stream: &Arc<str>,
+        entry: &StreamEntry,
+        counters: &Counters,
+    ) {
+        self.stream_entries.insert((execution, stream.clone(), entry.offset), entry.clone());
+        counters.add_inserted(Table::StreamEntries, 1);
+    }
+
+    /// Returns entries of a stream.
+    pub(super) fn stream_entries(&self, query: &StreamQuery) -> Vec<StreamEntry> {
+        let place = |offset| (query.execution, query.stream.clone(), offset);
+        match query.from {
+            Some(from) => {
+                let entries = self.stream_entries.range(place(from)..=place(i64::MAX));
+                entries.take(MAX_ENTRIES_LOADED).map(|(_, entry)| entry.clone()).collect()
+            }
+            None => {
+                let mut entries = self.stream_entries.range(place(i64::MIN)..=place(i64::MAX));
+                entries.next_back().map(|(_, entry)| entry.clone()).into_iter().collect()
+            }
+        }
     }
 
     /// Returns events of an execution: the last of a name, or all in their order.

@@ -31,8 +31,8 @@ use crate::store::counters::Counters;
 use crate::store::{
     BatchItems, Claim, ClaimReply, DeadLetter, Detail, Durability, Event, EventQuery, Execution, ExecutionId,
     Filter, Flush, GraphRow, Heartbeat, HeartbeatReply, Hint, MAX_PENDING_LOADED, Maintenance, Outcome, Page,
-    PendingMessage, Record, Registration, Renewal, Store, StoreError, StoreInfo, WorkerId, WorkerInfo,
-    WorkerOverview, load_items_by_bundle, outcomes_to_keep,
+    PendingMessage, Record, Registration, Renewal, Store, StoreError, StoreInfo, StreamEntry, StreamQuery,
+    WorkerId, WorkerInfo, WorkerOverview, load_items_by_bundle, outcomes_to_keep,
 };
 
 /// The epoch of every registration, until a takeover or a close ends it.
@@ -300,6 +300,12 @@ impl Store for MemoryStore {
         self.counters.add_read();
         let tables = self.tables();
         Ok(events.iter().map(|(setter, name)| tables.event_waiters(*setter, name)).collect())
+    }
+
+    async fn stream_entries(&self, queries: &[StreamQuery]) -> Result<Vec<Vec<StreamEntry>>, StoreError> {
+        self.counters.add_read();
+        let tables = self.tables();
+        Ok(queries.iter().map(|query| tables.stream_entries(query)).collect())
     }
 
     async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError> {

@@ -20,6 +20,7 @@ enum ChangedRow {
     Requests(Key),
     Pack(Key, u32),
     MessageId(Key, Arc<str>),
+    StreamEntry(Key, Arc<str>, i64),
 }
 
 /// Returns a row that two Writes of a flush change; `None` if all rows differ.
@@ -53,7 +54,13 @@ fn changed_rows(write: &Write) -> Vec<ChangedRow> {
         Write::Start(start) => std::iter::once(ChangedRow::Execution(start.key))
             .chain(start.workflow_id.clone().map(ChangedRow::WorkflowId))
             .collect(),
-        Write::Checkpoint(it) => vec![ChangedRow::Checkpoint(it.execution, it.path.clone())],
+        Write::Checkpoint(it) => {
+            let appended = it.entry().map(|entry| {
+                let stream = it.name.to_string().into();
+                ChangedRow::StreamEntry(it.execution, stream, entry.offset)
+            });
+            std::iter::once(ChangedRow::Checkpoint(it.execution, it.path.clone())).chain(appended).collect()
+        }
         Write::Attempt(it) => vec![ChangedRow::Attempt(it.execution, it.path.clone(), it.attempt)],
         Write::Transition(it) => vec![ChangedRow::Execution(it.key)],
         Write::Wake(key) => vec![ChangedRow::Execution(*key)],
@@ -65,6 +72,7 @@ fn changed_rows(write: &Write) -> Vec<ChangedRow> {
         Write::DeleteChunks(_) => Vec::new(),
         Write::Pack(pack) => vec![ChangedRow::Pack(pack.bundle, pack.number())],
         Write::CloseBatch(close) => vec![ChangedRow::Execution(close.batch)],
+        Write::Append(it) => vec![ChangedRow::StreamEntry(it.execution, it.stream.clone(), it.entry.offset)],
         Write::Send(it) => it.id.iter().map(|id| ChangedRow::MessageId(it.execution, id.clone())).collect(),
     }
 }

@@ -15,7 +15,7 @@ use crate::queue::{DEFAULT_QUEUE, Placement, QueueRow};
 use crate::store::counters::{Counters, Table};
 use crate::store::{
     Attempt, Checkpoint, Detail, Execution, GraphRow, Outcome, Pack, PendingMessage, QUARANTINE_STRIKES,
-    Record, RequestKind, State, Status, StoreError, Wait, WorkerId, WorkerInfo, next_strikes,
+    Record, RequestKind, State, Status, StoreError, StreamEntry, Wait, WorkerId, WorkerInfo, next_strikes,
     quarantine_delay,
 };
 
@@ -71,6 +71,8 @@ pub(super) struct Tables {
     pub(super) messages: BTreeMap<(Key, Arc<str>, i64), PendingMessage>,
     /// The ids of the messages that were sent to an execution.
     pub(super) message_ids: BTreeSet<(Key, Arc<str>)>,
+    /// The entries of streams, by (execution, stream, offset).
+    pub(super) stream_entries: BTreeMap<(Key, Arc<str>, i64), StreamEntry>,
     /// Pending requests to running executions, by (execution, id of the request).
     pub(super) requests: BTreeMap<(Key, Key), RequestKind>,
     /// Unfinished batches, with the number of items of closed ones.

@@ -24,10 +24,10 @@ impl Tables {
         }
         let roles: [Box<dyn Iterator<Item = _>>; 2] = [Box::new(self.ready.values()), Box::new(due)];
         for keys in roles {
-            let mut streams: BTreeMap<_, usize> = BTreeMap::new();
+            let mut routes: BTreeMap<_, usize> = BTreeMap::new();
             for (key, row) in keys.filter_map(|key| Some((key, self.executions.get(key)?))) {
                 let version = (row.workflow.clone(), row.app_version.clone());
-                let count = streams.entry((version.clone(), self.placement(*key).queue.clone())).or_default();
+                let count = routes.entry((version.clone(), self.placement(*key).queue.clone())).or_default();
                 *count += 1;
                 if *count <= limit {
                     *counts.entry(version).or_default() += 1;

@@ -69,6 +69,7 @@ impl CommitObserver for EngineObserver {
         let is_applied = |index: usize| outcomes.binary_search_by_key(&index, |(other, _)| *other).is_err();
         let (mut has_ready, mut is_slot_free) = (false, false);
         let (mut due_at, mut deadline_at) = (i64::MAX, i64::MAX);
+        let mut written = Vec::new();
         for (index, write) in writes.iter().enumerate() {
             let (key, state) = match write {
                 Write::Start(start) => (start.key, &start.state),
@@ -98,9 +99,17 @@ impl CommitObserver for EngineObserver {
                     continue;
                 }
                 Write::Checkpoint(checkpoint) => {
-                    if checkpoint.kind == CheckpointKind::Event && is_applied(index) {
-                        engine.announce_event(checkpoint.execution, checkpoint.name.to_string().into());
+                    match checkpoint.kind {
+                        CheckpointKind::Event if is_applied(index) => {
+                            engine.announce_event(checkpoint.execution, checkpoint.name.to_string().into());
+                        }
+                        CheckpointKind::StreamWrite => written.push(checkpoint.execution),
+                        _ => {}
                     }
+                    continue;
+                }
+                Write::Append(append) => {
+                    written.push(append.execution);
                     continue;
                 }
                 Write::Send(message) => {
@@ -128,6 +137,7 @@ impl CommitObserver for EngineObserver {
                 _ => {}
             }
         }
+        engine.announce_stream_entries(written);
         if due_at < engine.wakeups.next_due_at.fetch_min(due_at, SeqCst) {
             engine.wakeups.wake_claimer(false);
         }
@@ -182,6 +192,18 @@ impl EngineInner {
             _ => {
                 self.stage_unowned(receiver, Write::Wake(receiver));
             }
+        }
+    }
+
+    /// Notifies the readers of the streams of these executions, whose new entries are durable.
+    fn announce_stream_entries(&self, mut executions: Vec<Key>) {
+        if executions.is_empty() || !self.stream_watch.has_watchers() {
+            return;
+        }
+        executions.sort_unstable();
+        executions.dedup();
+        for execution in executions {
+            self.stream_watch.notify(execution);
         }
     }
 

@@ -22,7 +22,7 @@ use crate::runtime::known_queues::KnownQueues;
 use crate::runtime::lease::Lease;
 use crate::runtime::lifecycle::Lifecycle;
 use crate::runtime::query_batcher::{
-    EventLookup, EventWaiterLookup, ExecutionQuery, MessageQuery, QueryBatcher,
+    EventLookup, EventWaiterLookup, ExecutionQuery, MessageQuery, QueryBatcher, StreamLookup,
 };
 use crate::runtime::run::item_lookup::find_record;
 use crate::runtime::runs::Runs;
@@ -63,10 +63,13 @@ pub(crate) struct EngineInner {
     pub(crate) completion_watch: CompletionWatch,
     /// The executions whose messages or events are awaited: the receivers, and those that set the events.
     pub(crate) change_watch: CompletionWatch,
+    /// The executions whose streams are read.
+    pub(crate) stream_watch: CompletionWatch,
     pub(crate) executions: Arc<QueryBatcher<ExecutionQuery>>,
     pub(crate) message_loads: Arc<QueryBatcher<MessageQuery>>,
     pub(crate) event_loads: Arc<QueryBatcher<EventLookup>>,
     pub(crate) waiter_loads: Arc<QueryBatcher<EventWaiterLookup>>,
+    pub(crate) stream_loads: Arc<QueryBatcher<StreamLookup>>,
     pub(crate) known_queues: KnownQueues,
     /// Locks of the given workflow_ids of starts that are under way.
     pub(crate) id_locks: Arc<IdLocks>,
@@ -103,6 +106,7 @@ impl EngineInner {
             message_loads: QueryBatcher::new(store.clone(), runtime.clone()),
             event_loads: QueryBatcher::new(store.clone(), runtime.clone()),
             waiter_loads: QueryBatcher::new(store.clone(), runtime.clone()),
+            stream_loads: QueryBatcher::new(store.clone(), runtime.clone()),
             store,
             shard,
             options,
@@ -112,6 +116,7 @@ impl EngineInner {
             runs: Runs::default(),
             completion_watch: CompletionWatch::default(),
             change_watch: CompletionWatch::default(),
+            stream_watch: CompletionWatch::default(),
             known_queues: KnownQueues::default(),
             id_locks: IdLocks::new(runtime.clone()),
             registration: RwLock::new(registration),

@@ -9,7 +9,10 @@ use tokio::sync::oneshot;
 
 use crate::error::Error;
 use crate::key::Key;
-use crate::store::{Detail, Event, EventQuery, Execution, ExecutionId, PendingMessage, Store, StoreError};
+use crate::store::{
+    Detail, Event, EventQuery, Execution, ExecutionId, PendingMessage, Store, StoreError, StreamEntry,
+    StreamQuery,
+};
 use crate::sync::Mutex;
 
 /// Maximum number of look-ups in one query.
@@ -78,6 +81,18 @@ impl BatchedQuery for EventWaiterLookup {
 
     async fn query(store: &dyn Store, events: &[(Key, Arc<str>)]) -> Result<Vec<Vec<Key>>, StoreError> {
         store.event_waiters(events).await
+    }
+}
+
+/// The query for entries of streams.
+pub(crate) struct StreamLookup;
+
+impl BatchedQuery for StreamLookup {
+    type Key = StreamQuery;
+    type Value = Vec<StreamEntry>;
+
+    async fn query(store: &dyn Store, queries: &[StreamQuery]) -> Result<Vec<Vec<StreamEntry>>, StoreError> {
+        store.stream_entries(queries).await
     }
 }
 

@@ -37,6 +37,8 @@ pub enum Table {
     Messages,
     /// `message_ids`: one row per message that was sent with an id.
     MessageIds,
+    /// `stream_entries`: one row per value in a stream, and per end of a closed stream.
+    StreamEntries,
 }
 
 impl Table {
@@ -44,7 +46,7 @@ impl Table {
     pub const COUNT: usize = Self::ALL.len();
 
     /// All counted tables.
-    pub const ALL: [Table; 15] = [
+    pub const ALL: [Table; 16] = [
         Table::Executions,
         Table::Checkpoints,
         Table::Attempts,
@@ -60,6 +62,7 @@ impl Table {
         Table::Packs,
         Table::Messages,
         Table::MessageIds,
+        Table::StreamEntries,
     ];
 
     /// Returns the table's name in the schema.
@@ -80,6 +83,7 @@ impl Table {
             "packs",
             "messages",
             "message_ids",
+            "stream_entries",
         ];
         names[self as usize]
     }

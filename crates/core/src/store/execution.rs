@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{BundleRecord, Wait};
+use super::{BundleRecord, StreamEntry, Wait};
 use crate::attributes::Attributes;
 use crate::clock::Timestamp;
 use crate::failure::Failure;
@@ -282,6 +282,9 @@ pub enum CheckpointKind {
     Event = 9,
     /// An event of another execution that the execution has read; the outcome is its value.
     EventRead = 10,
+    /// A value that the code of the workflow has written to a stream, or the end of a stream. The outcome is empty: the row
+    /// of the stream has the value.
+    StreamWrite = 11,
 }
 
 impl CheckpointKind {
@@ -298,6 +301,7 @@ impl CheckpointKind {
             Self::Sent,
             Self::Event,
             Self::EventRead,
+            Self::StreamWrite,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)
@@ -316,6 +320,7 @@ impl CheckpointKind {
             Self::Sent => "sent",
             Self::Event => "event",
             Self::EventRead => "event read",
+            Self::StreamWrite => "stream write",
         }
     }
 }
@@ -343,9 +348,39 @@ pub struct Checkpoint {
     pub at: Timestamp,
     /// The time from the call to the delivery, in milliseconds.
     pub duration_ms: i64,
-    /// The number of the received message, which the same flush deletes; `None` for other outcomes, and in a loaded
-    /// checkpoint.
-    pub message: Option<i64>,
+    /// The number of the received message, which the same flush deletes, or the offset of the value that the same flush
+    /// appends to a stream. `None` for other outcomes, and in a loaded checkpoint.
+    pub number: Option<i64>,
+}
+
+impl Checkpoint {
+    /// Returns the number of the received message, which the flush deletes.
+    pub fn received(&self) -> Option<i64> {
+        self.number.filter(|_| self.kind == CheckpointKind::Message)
+    }
+
+    /// Returns the offset of the entry that the flush appends to a stream.
+    pub fn appended(&self) -> Option<i64> {
+        self.number.filter(|_| self.kind == CheckpointKind::StreamWrite)
+    }
+
+    /// Returns the entry that the flush appends to the stream with the name of the checkpoint.
+    pub fn entry(&self) -> Option<StreamEntry> {
+        let offset = self.appended()?;
+        Some(StreamEntry {
+            offset,
+            attempt_offset: offset,
+            step: Path::root(),
+            value: self.outcome.clone(),
+            written_at: self.at,
+        })
+    }
+
+    /// Returns the outcome in the row of the checkpoint.
+    pub fn stored_outcome(&self) -> &Payload {
+        static EMPTY: Payload = Payload::empty();
+        if self.kind == CheckpointKind::StreamWrite { &EMPTY } else { &self.outcome }
+    }
 }
 
 /// A recorded failed attempt of a step. A flush inserts the row and never changes it.

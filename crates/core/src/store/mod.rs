@@ -17,7 +17,7 @@ mod items;
 mod kept_outcomes;
 mod messaging;
 mod quarantine;
-mod stream;
+mod route;
 mod workers;
 mod write;
 
@@ -43,9 +43,12 @@ pub(crate) use items::{ItemTemplate, bundle_placement, input_of_item};
 pub use kept_outcomes::{
     KeptExecution, KeptKey, decode_outcomes, encode_outcomes, outcomes_to_keep, unreadable_outcomes,
 };
-pub use messaging::{Event, EventQuery, MAX_PENDING_LOADED, Message, PendingMessage, Wait};
+pub use messaging::{
+    Append, Event, EventQuery, MAX_ENTRIES_LOADED, MAX_PENDING_LOADED, Message, PendingMessage, StreamEntry,
+    StreamQuery, Wait,
+};
 pub use quarantine::{QUARANTINE_STRIKES, next_strikes, quarantine_delay};
-pub use stream::Stream;
+pub use route::Route;
 pub use workers::{
     DeadLetter, RegisteredWorker, UnclaimableWork, WaitingWork, WorkerInfo, WorkerOverview, is_same_version,
 };
@@ -198,6 +201,9 @@ pub trait Store: Send + Sync + 'static {
     /// Returns the suspended executions that wait for an event, for each pair of the execution that sets it and its name.
     async fn event_waiters(&self, events: &[(Key, Arc<str>)]) -> Result<Vec<Vec<Key>>, StoreError>;
 
+    /// Returns entries of streams, in the order of the queries.
+    async fn stream_entries(&self, queries: &[StreamQuery]) -> Result<Vec<Vec<StreamEntry>>, StoreError>;
+
     /// Returns the numbers of a batch's items by state. The cost grows with the number of bundles, not of items.
     async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError>;
 
@@ -205,7 +211,7 @@ pub trait Store: Send + Sync + 'static {
     async fn dead_letters(&self, limit: u64) -> Result<Vec<DeadLetter>, StoreError>;
 
     /// Returns the registered workers, and counts of the executions that wait for a worker. Counts up to `limit`
-    /// ready and as many due executions of each stream, and as many in quarantine, so that no stream hides another.
+    /// ready and as many due executions of each route, and as many in quarantine, so that no route hides another.
     /// `counts_running` is whether to count what each worker runs, which takes a look-up per execution; otherwise
     /// `running` is 0.
     ///

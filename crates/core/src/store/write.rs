@@ -13,8 +13,8 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::{
-    Attempt, Checkpoint, Execution, Message, Pack, Parent, PendingSleep, RequestKind, Status, Wait, WorkerId,
-    encode_pending_sleeps,
+    Append, Attempt, Checkpoint, Execution, Message, Pack, Parent, PendingSleep, RequestKind, Status, Wait,
+    WorkerId, encode_pending_sleeps,
 };
 use crate::attributes::Attributes;
 use crate::clock::Timestamp;
@@ -77,6 +77,8 @@ pub enum Write {
     CloseBatch(CloseBatch),
     /// Sends a message to an execution.
     Send(Box<Message>),
+    /// Appends a value to a stream of an execution.
+    Append(Box<Append>),
 }
 
 /// The Write that creates an execution.
@@ -466,6 +468,7 @@ impl Write {
             Write::Pack(pack) => pack.bundle,
             Write::CloseBatch(close) => close.batch,
             Write::Send(message) => message.execution,
+            Write::Append(append) => append.execution,
         }
     }
 
@@ -477,6 +480,7 @@ impl Write {
             | Write::Transition(_)
             | Write::ClearRequests(_)
             | Write::DeleteChunks(_)
+            | Write::Append(_)
             | Write::Pack(_) => true,
             Write::Chunk(chunk) => !chunk.is_unowned,
             Write::Send(message) => message.is_owned,
@@ -513,6 +517,7 @@ impl Write {
                 Write::DeleteChunks(deletion) => deletion.keep.len() * size_of::<u64>(),
                 Write::Pack(pack) => pack.size(),
                 Write::Send(message) => message.size(),
+                Write::Append(append) => append.stream.len() + append.entry.value.len(),
                 Write::Wake(_) | Write::ClearRequests(_) | Write::CloseBatch(_) => 0,
             }
     }

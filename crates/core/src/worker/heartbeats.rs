@@ -129,6 +129,7 @@ impl Heartbeats {
         if let EndedExecutions::Tagged(tags) = &hint.ended {
             engine.completion_watch.notify_tagged(tags);
             engine.change_watch.notify_tagged(tags);
+            engine.stream_watch.notify_tagged(tags);
             if !hint.has_other {
                 return;
             }
@@ -148,6 +149,7 @@ impl Heartbeats {
         tokio::time::sleep_until(self.earliest_notify_at).await;
         engine.completion_watch.notify_all();
         engine.change_watch.notify_all();
+        engine.stream_watch.notify_all();
         let now = Instant::now();
         self.earliest_notify_at = now + NOTIFY_INTERVAL;
         self.plan_hinted_heartbeat(self.earliest_hinted_heartbeat_at.max(now + HEARTBEAT_AFTER_NOTIFY_DELAY));
@@ -241,6 +243,7 @@ impl Heartbeats {
         if is_regular {
             // a message may have come without a hint
             engine.change_watch.notify_all();
+            engine.stream_watch.notify_all();
         }
         self.apply_reply(reply, &heartbeat, &generations);
     }

@@ -11,7 +11,7 @@ const CHECK_PAUSES: (Duration, Duration) = (Duration::from_secs(10), Duration::f
 const CHECKS_PER_MINUTE: usize = 8;
 /// The longest pause between two checks, with many live workers.
 const MAX_CHECK_PAUSE: Duration = Duration::from_mins(10);
-/// Maximum number of waiting executions that a check counts of each stream.
+/// Maximum number of waiting executions that a check counts of each route.
 const MAX_COUNTED_EXECUTIONS: u64 = 100;
 
 /// Searches periodically for executions that no live worker can run. Logs each of their workflows and versions that the

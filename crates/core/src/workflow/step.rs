@@ -168,9 +168,14 @@ where
         loop {
             match poll_fn(|cx| execution.poll(cx)).await {
                 StepAction::RunBody => {
-                    let result = match timeout {
-                        None => run_attempt(&mut body).await,
-                        Some(timeout) => Box::pin(run_attempt_within(&mut body, timeout)).await,
+                    let result = match (timeout, execution.writing_scope()) {
+                        (None, None) => run_attempt(&mut body).await,
+                        (Some(timeout), None) => Box::pin(run_attempt_within(&mut body, timeout)).await,
+                        (timeout, Some(scope)) => {
+                            let timeout = timeout.unwrap_or(Duration::MAX);
+                            let mut attempt = Box::pin(run_attempt_within(&mut body, timeout));
+                            poll_fn(|cx| scope.poll(attempt.as_mut(), cx)).await
+                        }
                     };
                     execution.finish(result.and_then(|value| {
                         let payload = value.to_payload().map_err(|error| error.to_failure());

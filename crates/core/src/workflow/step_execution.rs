@@ -4,6 +4,7 @@
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use crate::runtime::run::call::{Call, Delivery};
 use crate::runtime::run::chunks::{self, ChunkTarget};
 use crate::runtime::run::{Interrupt, Run};
 use crate::store::{Attempt, CheckpointKind, Outcome, Write};
+use crate::workflow::messaging::StepScope;
 use crate::workflow::retry::{RetryPolicy, StepOptions};
 
 /// A step without its body. The holder of this value runs the body when [`StepExecution::poll`] returns
@@ -82,6 +84,17 @@ impl StepExecution {
     pub(crate) fn finish(&mut self, outcome: Result<Payload, Failure>) {
         self.retry_pause = outcome.as_ref().err().and_then(|failure| self.pause_before_retry(failure));
         self.outcome = Some(outcome.map_err(Box::new));
+    }
+
+    /// Returns the attempt whose body runs, which may write to streams.
+    pub(crate) fn scope(&self) -> Option<StepScope> {
+        self.call.as_ref().map(|call| StepScope::new(call, self.attempt))
+    }
+
+    /// Returns the attempt whose body runs, if the code of the workflow has asked for writers of streams.
+    pub(crate) fn writing_scope(&self) -> Option<StepScope> {
+        let run = &self.call.as_ref()?.run;
+        if run.has_stream_writers.load(SeqCst) { self.scope() } else { None }
     }
 
     /// Returns the number of the current attempt, from 1.

@@ -1,8 +1,8 @@
 //! [`ClaimCursors`]: the positions in `ready` from which claims continue to scan.
 //!
 //! Claimed rows leave dead entries in the index of `ready`. Until vacuum removes them, every scan from the start of a
-//! queue steps over all of them. So a claim assumes that the streams from which the previous claim has taken
-//! executions still have ready ones, and does not look these streams up in the index. The claim also skips the part of a
+//! queue steps over all of them. So a claim assumes that the routes from which the previous claim has taken
+//! executions still have ready ones, and does not look these routes up in the index. The claim also skips the part of a
 //! queue key that was claimed more than a moment ago. New rows of that queue key come after the cursor. Rows of executions that
 //! have begun before, and rows with a more urgent priority, come before the cursor and have scan ranges of their own. A
 //! scan can only miss a row that was committed long after the row received its `seq`. Therefore a claim scans the whole
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::QueueKey;
-use stepfast_core::store::Stream;
+use stepfast_core::store::Route;
 use stepfast_core::sync::Mutex;
 
 /// The age from which scans skip a claimed position. A row that is committed at most this long after it received its
@@ -37,8 +37,8 @@ pub(crate) struct ClaimCursors(Mutex<CursorState>);
 
 #[derive(Debug, Default)]
 struct CursorState {
-    /// The streams from which the last claim has taken executions, in order.
-    recent_streams: Vec<Stream>,
+    /// The routes from which the last claim has taken executions, in order.
+    recent_routes: Vec<Route>,
     key_cursors: HashMap<QueueKey, KeyCursor>,
 }
 
@@ -82,9 +82,9 @@ pub(crate) struct ScanRange {
 const FULL_RANGE: ScanRange = ScanRange { priorities: (i32::MIN, i32::MAX), seqs: None };
 
 impl ClaimCursors {
-    /// Returns the streams from which the last claim has taken executions, in order.
-    pub(crate) fn recent_streams(&self) -> Vec<Stream> {
-        self.0.lock().recent_streams.clone()
+    /// Returns the routes from which the last claim has taken executions, in order.
+    pub(crate) fn recent_routes(&self) -> Vec<Route> {
+        self.0.lock().recent_routes.clone()
     }
 
     /// Returns the ranges of a key that a claim has to scan.
@@ -97,18 +97,18 @@ impl ClaimCursors {
         }
     }
 
-    /// Records a successful claim: its scans, and the positions that it has claimed. Streams of queues for which
+    /// Records a successful claim: its scans, and the positions that it has claimed. Routes of queues for which
     /// `is_serial` returns true are not recorded as recent. A claim must find a ready execution in such a queue before
     /// it reads the queue's limits.
     pub(crate) fn record_scan(
         &self,
         scans: Vec<(QueueKey, ScanPlan)>,
-        claimed: Vec<(Stream, QueueKey, ReadyPosition)>,
+        claimed: Vec<(Route, QueueKey, ReadyPosition)>,
         is_serial: impl Fn(&str) -> bool,
         now: Timestamp,
     ) {
         let mut state = self.0.lock();
-        let CursorState { recent_streams, key_cursors } = &mut *state;
+        let CursorState { recent_routes, key_cursors } = &mut *state;
         if key_cursors.len() > MAX_KEYS {
             key_cursors.clear();
         }
@@ -118,22 +118,22 @@ impl ClaimCursors {
                 .or_insert_with(|| KeyCursor { full_scan_at: now, priorities: BTreeMap::new() });
             cursor.full_scan_at = now;
         }
-        recent_streams.clear();
-        for (stream, queue_key, position) in claimed {
-            if recent_streams.last() != Some(&stream) && !is_serial(stream.queue()) {
-                recent_streams.push(stream);
+        recent_routes.clear();
+        for (route, queue_key, position) in claimed {
+            if recent_routes.last() != Some(&route) && !is_serial(route.queue()) {
+                recent_routes.push(route);
             }
             if let Some(cursor) = key_cursors.get_mut(&queue_key) {
                 cursor.record_claimed(position, now);
             }
         }
-        recent_streams.sort_unstable();
-        recent_streams.dedup();
+        recent_routes.sort_unstable();
+        recent_routes.dedup();
     }
 
-    /// Forgets the recent streams, after a claim that failed or returned nothing.
-    pub(crate) fn forget_recent_streams(&self) {
-        self.0.lock().recent_streams.clear();
+    /// Forgets the recent routes, after a claim that failed or returned nothing.
+    pub(crate) fn forget_recent_routes(&self) {
+        self.0.lock().recent_routes.clear();
     }
 }
 
@@ -191,8 +191,8 @@ mod tests {
     fn claim(cursors: &ClaimCursors, positions: &[ReadyPosition], now: Timestamp) -> ScanPlan {
         let (queue, key) = queue_key();
         let plan = cursors.plan_scan(&queue, &key, now);
-        let stream = || Stream::from_text("order\u{1}\u{1}mail");
-        let positions = positions.iter().map(|position| (stream(), queue_key(), *position)).collect();
+        let route = || Route::from_text("order\u{1}\u{1}mail");
+        let positions = positions.iter().map(|position| (route(), queue_key(), *position)).collect();
         cursors.record_scan(vec![(queue_key(), plan.clone())], positions, |_| false, now);
         plan
     }
@@ -210,7 +210,7 @@ mod tests {
         let (cursors, mut now) = (ClaimCursors::default(), Timestamp::from_micros(0));
         let full = ScanPlan { ranges: vec![FULL_RANGE], is_full: true };
         assert_eq!(claim(&cursors, &[(0, 1), (0, 9)], now), full);
-        assert_eq!(cursors.recent_streams().iter().map(Stream::queue).collect::<Vec<_>>(), ["mail"]);
+        assert_eq!(cursors.recent_routes().iter().map(Route::queue).collect::<Vec<_>>(), ["mail"]);
         now = now.plus(LATE_COMMIT_SLACK);
         assert_eq!(claim(&cursors, &[(0, 12), (1, 3)], now).ranges, [FULL_RANGE]);
         let (start, end) = (i64::MIN, i64::MAX);
@@ -225,7 +225,7 @@ mod tests {
         let (zero, one) = ([seqs(0, start, -1), seqs(0, 9, end)], [seqs(1, start, -1), seqs(1, 3, end)]);
         let two = [&[before], &zero[..], &one, &[priorities(2, i32::MAX)]].concat();
         assert_eq!(claim(&cursors, &[], now), ScanPlan { ranges: two.clone(), is_full: false });
-        assert!(cursors.recent_streams().is_empty());
+        assert!(cursors.recent_routes().is_empty());
         now = now.plus(LATE_COMMIT_SLACK);
         claim(&cursors, &[(i32::MAX, 5)], now);
         let last = [priorities(2, i32::MAX - 1), seqs(i32::MAX, start, -1), seqs(i32::MAX, 2, end)];

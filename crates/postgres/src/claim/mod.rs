@@ -21,7 +21,7 @@ use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::queue_key;
 use stepfast_core::store::counters::Counters;
-use stepfast_core::store::{AssignmentId, Claim, ClaimReply, Record, StoreError, Stream};
+use stepfast_core::store::{AssignmentId, Claim, ClaimReply, Record, Route, StoreError};
 
 use crate::changes::Changes;
 use crate::claim::quarantine::parse_candidates;
@@ -64,8 +64,8 @@ pub(crate) async fn claim(
         queries: Vec::new(),
         results: Vec::new(),
         scans: Vec::new(),
-        scanned_streams: Vec::new(),
-        due_streams: Vec::new(),
+        scanned_routes: Vec::new(),
+        due_routes: Vec::new(),
         claimed_rows: Vec::new(),
         serial_queues: Vec::new(),
         takes_turns: true,
@@ -100,9 +100,9 @@ pub(crate) async fn claim(
         result = tx.run(counters).await;
     }
     let is_empty = matches!(&result, Ok((reply, false)) if reply.records.is_empty());
-    if is_empty && tx.is_truncated && !memory.cursors.recent_streams().is_empty() {
-        // the capacity was allocated to recent streams, which turned out to be empty; other queues may need it
-        memory.cursors.forget_recent_streams();
+    if is_empty && tx.is_truncated && !memory.cursors.recent_routes().is_empty() {
+        // the capacity was allocated to recent routes, which turned out to be empty; other queues may need it
+        memory.cursors.forget_recent_routes();
         if pipeline::roll_back(&tx.lane.session).await {
             tx.reset();
             result = tx.run(counters).await;
@@ -115,7 +115,7 @@ pub(crate) async fn claim(
     }
     let is_clean = is_committed || pipeline::roll_back(&tx.lane.session).await;
     if !is_committed {
-        memory.cursors.forget_recent_streams();
+        memory.cursors.forget_recent_routes();
     }
     let result = match result {
         Ok((reply, is_committed)) => {
@@ -173,21 +173,21 @@ impl ClaimTx<'_> {
             // the claim was sent again although it is durable; the next heartbeat returns its executions
             return Ok((ClaimReply::default(), false));
         }
-        let DueCheck { now, default_streams, named_streams, has_inbox_rows } = parse_due_check(due)?;
+        let DueCheck { now, default_routes, named_routes, has_inbox_rows } = parse_due_check(due)?;
         let mut reply = ClaimReply::default();
         if claim.from_quarantine {
             let candidates = parse_candidates(first)?;
             self.claim_quarantined(candidates, now, &mut reply).await?;
         } else {
             let (mut queues, mut now) = (parse_queue_states(first)?, now);
-            self.due_streams = default_streams;
-            let has_due = !named_streams.is_empty();
+            self.due_routes = default_routes;
+            let has_due = !named_routes.is_empty();
             if has_due || has_inbox_rows {
                 if has_inbox_rows {
                     self.drain_inbox().await?;
                 }
                 let mut queries = Vec::new();
-                queries.extend(has_due.then(|| self.queue_due_query(&named_streams)));
+                queries.extend(has_due.then(|| self.queue_due_query(&named_routes)));
                 queries.extend([self.lock_queues_query(None), time_query()]);
                 let clock = self.clock;
                 let results = self.send(TxPart::Middle, queries).await?;
@@ -201,7 +201,7 @@ impl ClaimTx<'_> {
         if reply.records.is_empty() && !self.has_queued() {
             return Ok((reply, false));
         }
-        // the capacity was allocated to recent streams, which turned out to be empty; the next claim finds the others
+        // the capacity was allocated to recent routes, which turned out to be empty; the next claim finds the others
         reply.has_more |= reply.records.is_empty() && self.is_truncated;
         self.commit(&mut reply).await?;
         self.update_cursors(&reply, now);
@@ -293,8 +293,8 @@ impl ClaimTx<'_> {
             let execution = &record.execution;
             let placement = execution.placement.as_deref();
             let (queue, key) = queue_key(placement);
-            let stream = Stream::new(&execution.workflow, execution.app_version.as_deref(), &queue);
-            Some((stream, (queue, key), (placement.map_or(0, |placement| placement.priority), seq?)))
+            let route = Route::new(&execution.workflow, execution.app_version.as_deref(), &queue);
+            Some((route, (queue, key), (placement.map_or(0, |placement| placement.priority), seq?)))
         };
         let claimed = self.claimed_rows.iter().zip(&reply.records).filter_map(position).collect();
         let scans = std::mem::take(&mut self.scans);
@@ -305,8 +305,8 @@ impl ClaimTx<'_> {
     /// Deletes rows of `ready` whose executions cannot be claimed, after a claim that scanned queues and took nothing.
     async fn delete_stale_ready(&self) -> Result<(), DbError> {
         let params = vec![
-            column(&self.scanned_streams, |(stream, _)| stream.as_str().to_owned()),
-            column(&self.scanned_streams, |(_, key)| key.to_string()),
+            column(&self.scanned_routes, |(route, _)| route.as_str().to_owned()),
+            column(&self.scanned_routes, |(_, key)| key.to_string()),
         ];
         let query = Query { sql: Sql::DeleteStaleReady, action: "deleting stale rows of ready", params };
         let results = pipeline::run(&self.lane.session, TxPart::Standalone, &[query]).await?;

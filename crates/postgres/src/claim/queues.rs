@@ -7,7 +7,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::fairness::{FairShare, ReadyQueue};
 use stepfast_core::queue::rate::{ClaimScope, Rate, RateUsage};
 use stepfast_core::queue::{Limits, remaining};
-use stepfast_core::store::{StoreError, Stream, WorkerId};
+use stepfast_core::store::{Route, StoreError, WorkerId};
 use stepfast_core::sync::Mutex;
 use tokio_postgres::Row;
 
@@ -47,8 +47,8 @@ pub(crate) struct QueueState {
     /// The version of the queue's settings; `None` for a queue that was not declared.
     pub(crate) version: Option<i64>,
     pub(crate) access: Access,
-    /// The queue's streams that the worker can run; empty if the claim is from the quarantine.
-    pub(crate) streams: Vec<Stream>,
+    /// The queue's routes that the worker can run; empty if the claim is from the quarantine.
+    pub(crate) routes: Vec<Route>,
     has_keys: bool,
     pub(crate) limits: Limits,
     pub(crate) scope: ClaimScope,
@@ -103,7 +103,7 @@ impl QueueState {
             _ => return Err(corrupt("a queue's access")),
         };
         let limits = parse_limits(&mut row)?;
-        let streams = row.next::<Vec<&str>>()?.into_iter().map(Stream::from_text).collect();
+        let routes = row.next::<Vec<&str>>()?.into_iter().map(Route::from_text).collect();
         let has_keys = row.next()?;
         let has_woken: bool = row.next()?;
         let scope = match (limits.has_rate(), has_woken) {
@@ -115,7 +115,7 @@ impl QueueState {
             name,
             version,
             access,
-            streams,
+            routes,
             has_keys,
             limits,
             scope,
@@ -324,44 +324,44 @@ pub(crate) async fn load_ready_queues(
         return Ok(ready);
     }
     let last_keys: Vec<Arc<str>> = keyed.iter().map(|i| fair_share.lock().last_key(&open[*i].name)).collect();
-    // the position in `keyed` of each stream's queue, with the stream
-    let streams: Vec<(usize, &Stream)> = (keyed.iter().enumerate())
-        .flat_map(|(n, i)| open[*i].streams.iter().map(move |stream| (n, stream)))
+    // the position in `keyed` of each route's queue, with the route
+    let routes: Vec<(usize, &Route)> = (keyed.iter().enumerate())
+        .flat_map(|(n, i)| open[*i].routes.iter().map(move |route| (n, route)))
         .collect();
     let queue_of = |n: &usize| &open[keyed[*n]];
     let keys_query = |first: &dyn Fn(usize) -> String, end: &dyn Fn(usize) -> Option<String>| Query {
         sql: Sql::NextKeys,
         action: "reading keys",
         params: vec![
-            param(streams.iter().map(|(_, stream)| stream.queue().to_owned()).collect::<Vec<_>>()),
-            param(streams.iter().map(|(n, _)| first(*n)).collect::<Vec<_>>()),
-            param(streams.iter().map(|(n, _)| end(*n)).collect::<Vec<_>>()),
+            param(routes.iter().map(|(_, route)| route.queue().to_owned()).collect::<Vec<_>>()),
+            param(routes.iter().map(|(n, _)| first(*n)).collect::<Vec<_>>()),
+            param(routes.iter().map(|(n, _)| end(*n)).collect::<Vec<_>>()),
             param(
-                (streams.iter().map(|(n, _)| queue_of(n).limits.key_concurrency.map(i64::from)))
+                (routes.iter().map(|(n, _)| queue_of(n).limits.key_concurrency.map(i64::from)))
                     .collect::<Vec<_>>(),
             ),
             param(MAX_KEYS_PER_QUEUE as i32),
-            param(streams.iter().map(|(n, _)| queue_of(n).scope == ClaimScope::Woken).collect::<Vec<_>>()),
-            param(streams.iter().map(|(_, stream)| stream.as_str().to_owned()).collect::<Vec<_>>()),
-            param(streams.iter().map(|(n, _)| wanted_keys(queue_of(n), limit) as i64).collect::<Vec<_>>()),
+            param(routes.iter().map(|(n, _)| queue_of(n).scope == ClaimScope::Woken).collect::<Vec<_>>()),
+            param(routes.iter().map(|(_, route)| route.as_str().to_owned()).collect::<Vec<_>>()),
+            param(routes.iter().map(|(n, _)| wanted_keys(queue_of(n), limit) as i64).collect::<Vec<_>>()),
         ],
     };
     // from the key after the one that had the last turn; then from the first key up to the one that had it
     let after_last = keys_query(&|n| format!("{}{KEY_SUCCESSOR}", last_keys[n]), &|_| None);
     let up_to_last = keys_query(&|_| String::new(), &|n| Some(last_keys[n].to_string()));
     let results = pipeline::run(session, TxPart::Middle, &[after_last, up_to_last]).await?;
-    let stream_queues: Vec<usize> = streams.iter().map(|(n, _)| keyed[*n]).collect();
+    let route_queues: Vec<usize> = routes.iter().map(|(n, _)| keyed[*n]).collect();
     for i in &keyed {
         ready[*i].keys.clear();
     }
     let mut free_keys = vec![0; open.len()];
     for result in &results {
-        // a key of several streams is returned for each of them
+        // a key of several routes is returned for each of them
         let mut found: Vec<(usize, Arc<str>, Option<i64>)> = Vec::with_capacity(result.rows.len());
         for row in &result.rows {
             let mut row = Columns::new(row);
             let n = usize::try_from(row.next::<i64>()? - 1).ok();
-            let Some(&i) = n.and_then(|n| stream_queues.get(n)) else { continue };
+            let Some(&i) = n.and_then(|n| route_queues.get(n)) else { continue };
             found.push((i, row.next::<&str>()?.into(), row.next()?));
         }
         found.sort_unstable();

@@ -4,7 +4,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::QueueKey;
 use stepfast_core::queue::fairness::Allocation;
 use stepfast_core::queue::rate::ClaimScope;
-use stepfast_core::store::{ClaimReply, Record, Stream};
+use stepfast_core::store::{ClaimReply, Record, Route};
 
 use crate::claim::cursors::{ScanPlan, ScanRange};
 use crate::claim::queues::{self, Access, QueueState};
@@ -51,7 +51,7 @@ impl ClaimTx<'_> {
         } else if !queues.is_empty() && !self.claim_from_queues(&mut queues, now, reply).await? {
             return Ok(false);
         }
-        if !self.due_streams.is_empty()
+        if !self.due_routes.is_empty()
             && self.remaining_executions(reply) > 0
             && self.remaining_bytes(reply) > 0
         {
@@ -115,25 +115,24 @@ impl ClaimTx<'_> {
         };
         self.is_truncated |= allocations.iter().any(|allocation| allocation.is_truncated);
         let scans: Vec<(QueueKey, ScanPlan)> = allocations.iter().map(scan).collect();
-        // the position of each scanned stream's allocation, from 1, with the stream
-        let streams: Vec<(i64, Stream)> = (1..)
+        // the position of each scanned route's allocation, from 1, with the route
+        let routes: Vec<(i64, Route)> = (1..)
             .zip(&allocations)
             .flat_map(|(n, allocation)| {
                 let queue = queues.iter().find(|queue| queue.name == allocation.queue);
-                let streams = queue.map_or(&[][..], |queue| &queue.streams);
-                streams.iter().map(move |stream| (n, stream.clone()))
+                let routes = queue.map_or(&[][..], |queue| &queue.routes);
+                routes.iter().map(move |route| (n, route.clone()))
             })
             .collect();
         let before = reply.records.len();
-        let Some(now) = self.claim_allocations(queues, &allocations, &scans, &streams, now, reply).await?
+        let Some(now) = self.claim_allocations(queues, &allocations, &scans, &routes, now, reply).await?
         else {
             self.discard(reply);
             return Ok(false);
         };
         self.scans.extend(scans);
-        let scanned =
-            streams.into_iter().map(|(n, stream)| (stream, allocations[n as usize - 1].key.clone()));
-        self.scanned_streams.extend(scanned);
+        let scanned = routes.into_iter().map(|(n, route)| (route, allocations[n as usize - 1].key.clone()));
+        self.scanned_routes.extend(scanned);
         let records = &reply.records[before..];
         let counts = count_claimed(records);
         for allocation in &allocations {
@@ -154,7 +153,7 @@ impl ClaimTx<'_> {
     fn discard(&mut self, reply: &mut ClaimReply) {
         *reply = ClaimReply { has_more: true, ..ClaimReply::default() };
         self.scans.clear();
-        self.scanned_streams.clear();
+        self.scanned_routes.clear();
     }
 
     /// Claims executions as allocated. Returns the time of the claim, or `None` if the transaction has to be rolled
@@ -164,11 +163,11 @@ impl ClaimTx<'_> {
         queues: &[QueueState],
         allocations: &[Allocation],
         scans: &[(QueueKey, ScanPlan)],
-        streams: &[(i64, Stream)],
+        routes: &[(i64, Route)],
         now: Timestamp,
         reply: &mut ClaimReply,
     ) -> Result<Option<Timestamp>, DbError> {
-        if allocations.is_empty() && self.due_streams.is_empty() {
+        if allocations.is_empty() && self.due_routes.is_empty() {
             return Ok(Some(now));
         }
         let claim = self.claim;
@@ -191,7 +190,7 @@ impl ClaimTx<'_> {
             action: "claiming executions",
             params: vec![
                 param(claim.worker.0),
-                column(&self.due_streams, |stream| stream.as_str().to_owned()),
+                column(&self.due_routes, |route| route.as_str().to_owned()),
                 param(remaining as i64),
                 param(i64::try_from(self.remaining_bytes(reply)).unwrap_or(i64::MAX)),
                 param(self.now()),
@@ -203,8 +202,8 @@ impl ClaimTx<'_> {
                 column(&ranges, |(_, range)| range.priorities.1),
                 column(&ranges, |(_, range)| range.seqs.map(|seqs| seqs.0)),
                 column(&ranges, |(_, range)| range.seqs.map(|seqs| seqs.1)),
-                column(streams, |(n, _)| *n),
-                column(streams, |(_, stream)| stream.as_str().to_owned()),
+                column(routes, |(n, _)| *n),
+                column(routes, |(_, route)| route.as_str().to_owned()),
                 column(queues, |queue| queue.name.to_string()),
                 column(queues, |queue| queue.version),
                 param(due_limit as i64),
@@ -220,7 +219,7 @@ impl ClaimTx<'_> {
         reply.has_more |= rows.iter().any(|row| row.has_more);
         let due_count = rows.iter().filter(|row| row.seq.is_none()).count();
         if due_count < due_limit {
-            self.due_streams.clear();
+            self.due_routes.clear();
         }
         self.add_claimed(rows, reply);
         Ok(is_complete.then_some(now))
@@ -230,7 +229,7 @@ impl ClaimTx<'_> {
 /// A queue that another claim has locked.
 #[derive(Clone)]
 pub(super) struct BusyQueue {
-    /// The text whose hash is the lock: the queue, or its first stream.
+    /// The text whose hash is the lock: the queue, or its first route.
     lock_name: String,
     /// The statement that waits for the lock. A claim that does not exclude others must not wait for an exclusive lock:
     /// that wait alone would keep all others from the queue.
@@ -246,8 +245,8 @@ impl BusyQueue {
         } else {
             Sql::ShareQueue
         };
-        let stream = queue.streams.first().filter(|_| lock == Sql::AwaitClaimLock);
-        Self { lock_name: stream.map_or(&*queue.name, Stream::as_str).to_owned(), lock }
+        let route = queue.routes.first().filter(|_| lock == Sql::AwaitClaimLock);
+        Self { lock_name: route.map_or(&*queue.name, Route::as_str).to_owned(), lock }
     }
 
     /// Whether the other claim has its turn, and does not exclude this one.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use stepfast_core::clock::{Clock, Timestamp};
 use stepfast_core::queue::fairness::FairShare;
 use stepfast_core::queue::{DEFAULT_QUEUE, QueueKey};
-use stepfast_core::store::{Assignments, Claim, ClaimReply, StoreError, Stream};
+use stepfast_core::store::{Assignments, Claim, ClaimReply, Route, StoreError};
 use stepfast_core::sync::Mutex;
 
 use crate::claim::cursors::{ClaimCursors, ScanPlan};
@@ -45,10 +45,10 @@ pub(super) struct ClaimTx<'a> {
     pub(super) results: Vec<QueryResult>,
     /// The queues and queue keys from which the claim takes executions, each with its scanned ranges.
     pub(super) scans: Vec<(QueueKey, ScanPlan)>,
-    /// The streams of `scans`, each with the queue key that was scanned.
-    pub(super) scanned_streams: Vec<(Stream, Arc<str>)>,
-    /// The streams of the default queue that have due executions. Empty once the claim has taken them all.
-    pub(super) due_streams: Vec<Stream>,
+    /// The routes of `scans`, each with the queue key that was scanned.
+    pub(super) scanned_routes: Vec<(Route, Arc<str>)>,
+    /// The routes of the default queue that have due executions. Empty once the claim has taken them all.
+    pub(super) due_routes: Vec<Route>,
     /// For each record of the claim: whether it has a history, and its `seq` in `ready`.
     pub(super) claimed_rows: Vec<(bool, Option<i64>)>,
     /// Queues whose limits allow only one claim at a time.
@@ -84,8 +84,8 @@ impl<'a> ClaimTx<'a> {
         self.queries.clear();
         self.results.clear();
         self.scans.clear();
-        self.scanned_streams.clear();
-        self.due_streams.clear();
+        self.scanned_routes.clear();
+        self.due_routes.clear();
         self.claimed_rows.clear();
     }
 
@@ -139,14 +139,14 @@ impl<'a> ClaimTx<'a> {
     }
 
     pub(super) fn lock_queues_query(&self, names: Option<Vec<String>>) -> Query<'a> {
-        let recent = self.memory.cursors.recent_streams();
+        let recent = self.memory.cursors.recent_routes();
         let takes_turns = self.takes_turns && names.is_none();
         let params = vec![
             self.served_queues_param(),
             param(names),
             text_array(&self.claim.workflows),
             param(self.claim.app_version.as_deref()),
-            column(&recent, |stream| stream.as_str().to_owned()),
+            column(&recent, |route| route.as_str().to_owned()),
             param(takes_turns),
         ];
         Query { sql: Sql::LockReadyQueues, action: "locking queues with ready executions", params }
@@ -167,9 +167,9 @@ impl<'a> ClaimTx<'a> {
         self.capability_query(Sql::CheckDue, "checking for due executions")
     }
 
-    /// Returns the query that moves due executions of these streams, which have named queues, to `ready`.
-    pub(super) fn queue_due_query(&self, streams: &[Stream]) -> Query<'a> {
-        let params = vec![column(streams, |stream| stream.as_str().to_owned()), param(self.now())];
+    /// Returns the query that moves due executions of these routes, which have named queues, to `ready`.
+    pub(super) fn queue_due_query(&self, routes: &[Route]) -> Query<'a> {
+        let params = vec![column(routes, |route| route.as_str().to_owned()), param(self.now())];
         Query { sql: Sql::QueueDue, action: "queueing due executions", params }
     }
 }
@@ -177,10 +177,10 @@ impl<'a> ClaimTx<'a> {
 /// A parsed result of check_due.sql.
 pub(super) struct DueCheck {
     pub(super) now: Timestamp,
-    /// The streams of the default queue that have due executions.
-    pub(super) default_streams: Vec<Stream>,
-    /// The streams of named queues that have due executions.
-    pub(super) named_streams: Vec<Stream>,
+    /// The routes of the default queue that have due executions.
+    pub(super) default_routes: Vec<Route>,
+    /// The routes of named queues that have due executions.
+    pub(super) named_routes: Vec<Route>,
     pub(super) has_inbox_rows: bool,
 }
 
@@ -188,9 +188,9 @@ pub(super) struct DueCheck {
 pub(super) fn parse_due_check(result: &QueryResult) -> Result<DueCheck, StoreError> {
     let mut row = Columns::new(result.rows.first().ok_or_else(|| corrupt("a query result"))?);
     let now = row.time()?;
-    let streams = row.next::<Option<Vec<&str>>>()?.unwrap_or_default().into_iter().map(Stream::from_text);
-    let (default_streams, named_streams) = streams.partition(|stream| stream.queue() == DEFAULT_QUEUE);
-    Ok(DueCheck { now, default_streams, named_streams, has_inbox_rows: row.next()? })
+    let routes = row.next::<Option<Vec<&str>>>()?.unwrap_or_default().into_iter().map(Route::from_text);
+    let (default_routes, named_routes) = routes.partition(|route| route.queue() == DEFAULT_QUEUE);
+    Ok(DueCheck { now, default_routes, named_routes, has_inbox_rows: row.next()? })
 }
 
 /// Returns the query that reads the server's clock.

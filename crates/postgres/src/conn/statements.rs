@@ -150,6 +150,8 @@ statements! {
     /// Deletes rows of `waits`, so that executions no longer wait for their children.
     /// Sends messages.
     SendMessages = include_str!("../../queries/send_messages.sql");
+    /// Appends entries to streams.
+    InsertStreamEntries = include_str!("../../queries/insert_stream_entries.sql");
     /// Deletes received messages.
     DeleteMessages = include_str!("../../queries/delete_messages.sql");
     DeleteWaits = "DELETE FROM waits WHERE execution = ANY($1::uuid[])";
@@ -179,7 +181,7 @@ statements! {
     ServerTime = "SELECT clock_timestamp()";
     /// Locks and returns the queues that have ready executions.
     LockReadyQueues = include_str!("../../queries/lock_ready_queues.sql");
-    /// Waits for the claim that has its turn on a stream; see lock_ready_queues.sql.
+    /// Waits for the claim that has its turn on a route; see lock_ready_queues.sql.
     AwaitClaimLock = "SELECT pg_advisory_xact_lock(hashtext('stepfast.' || current_schema()), hashtext($1::text) & 63)";
     /// Locks the settings of a queue, once no other claim and no flush has locked them.
     LockQueue = "SELECT pg_advisory_xact_lock(hashtext('stepfast queues ' || current_schema()), \
@@ -339,6 +341,8 @@ statements! {
     Events = include_str!("../../queries/events.sql");
     /// Finds the suspended executions that wait for events.
     EventWaiters = include_str!("../../queries/event_waiters.sql");
+    /// Loads entries of streams.
+    StreamEntries = include_str!("../../queries/stream_entries.sql");
     /// Lists queues.
     Queues = include_str!("../../queries/queues.sql");
     /// Lists graphs.
@@ -433,6 +437,7 @@ pub(crate) const FLUSH_STATEMENTS: &[Sql] = &[
     Sql::DeleteWaits,
     Sql::SendMessages,
     Sql::DeleteMessages,
+    Sql::InsertStreamEntries,
     Sql::KeepRejected,
     Sql::KeepDecided,
     Sql::PendingRequests,
@@ -525,6 +530,7 @@ pub(crate) const READ_STATEMENTS: &[Sql] = &[
     Sql::PendingMessages,
     Sql::Events,
     Sql::EventWaiters,
+    Sql::StreamEntries,
     Sql::List,
     Sql::ListByAttribute,
     Sql::Count,

@@ -4,8 +4,8 @@ use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::Placement;
 use stepfast_core::store::{
-    Attempt, Checkpoint, Chunk, DeleteChunks, Flush, Message, Request, RequestKind, State, Transition, Write,
-    cancel_outcome,
+    Append, Attempt, Checkpoint, Chunk, DeleteChunks, Flush, Message, Request, RequestKind, State,
+    Transition, Write, cancel_outcome,
 };
 use uuid::Uuid;
 
@@ -35,6 +35,47 @@ pub(crate) struct FlushPlan<'a> {
     chunk_deletions: Vec<&'a DeleteChunks>,
     cleared_requests: Vec<Key>,
     messages: Vec<&'a Message>,
+    stream_rows: Vec<StreamRow<'a>>,
+}
+
+/// A row of `stream_entries`.
+struct StreamRow<'a> {
+    offset: i64,
+    attempt_offset: i64,
+    written_at: Timestamp,
+    execution: Key,
+    stream: &'a str,
+    step: &'a [u8],
+    value: &'a [u8],
+}
+
+impl<'a> StreamRow<'a> {
+    fn of_append(append: &'a Append) -> Self {
+        let Append { execution, stream, entry } = append;
+        Self {
+            offset: entry.offset,
+            attempt_offset: entry.attempt_offset,
+            written_at: entry.written_at,
+            execution: *execution,
+            stream,
+            step: entry.step.as_bytes(),
+            value: entry.value.as_bytes(),
+        }
+    }
+
+    /// Returns the row of a checkpoint that writes to a stream; `None` for other checkpoints.
+    fn of_checkpoint(checkpoint: &'a Checkpoint) -> Option<Self> {
+        let offset = checkpoint.appended()?;
+        Some(Self {
+            offset,
+            attempt_offset: offset,
+            written_at: checkpoint.at,
+            execution: checkpoint.execution,
+            stream: &checkpoint.name,
+            step: &[],
+            value: checkpoint.outcome.as_bytes(),
+        })
+    }
 }
 
 impl<'a> FlushPlan<'a> {
@@ -48,7 +89,10 @@ impl<'a> FlushPlan<'a> {
         for (i, write) in flush.writes.iter().enumerate() {
             match write {
                 Write::Start(_) | Write::Pack(_) | Write::CloseBatch(_) => {}
-                Write::Checkpoint(checkpoint) => plan.checkpoints.push(checkpoint),
+                Write::Checkpoint(checkpoint) => {
+                    plan.checkpoints.push(checkpoint);
+                    plan.stream_rows.extend(StreamRow::of_checkpoint(checkpoint));
+                }
                 Write::Attempt(attempt) => plan.attempts.push(attempt),
                 Write::Transition(change) if matches!(change.state, State::Ended { .. }) => {
                     plan.ends.push((i, change));
@@ -62,6 +106,7 @@ impl<'a> FlushPlan<'a> {
                 Write::Chunk(chunk) => plan.chunks.push(chunk),
                 Write::DeleteChunks(deletion) => plan.chunk_deletions.push(deletion),
                 Write::Send(message) => plan.messages.push(message),
+                Write::Append(append) => plan.stream_rows.push(StreamRow::of_append(append)),
             }
         }
         // In key order, all flushes lock rows in the same order. A cancel by another worker may lock in another order;
@@ -234,12 +279,12 @@ impl<'a> FlushPlan<'a> {
                 column(rows, |c| to_uuid(c.execution)),
                 column(rows, |c| c.path.as_bytes()),
                 column(rows, |c| &*c.name),
-                column(rows, |c| c.outcome.as_bytes()),
+                column(rows, |c| c.stored_outcome().as_bytes()),
                 param(worker),
                 param(lane),
             ];
             queries.push(Query { sql: Sql::InsertCheckpoints, action: "inserting checkpoints", params });
-            let received: Vec<_> = rows.iter().filter_map(|c| Some((c, c.message?))).collect();
+            let received: Vec<_> = rows.iter().filter_map(|c| Some((c, c.received()?))).collect();
             if !received.is_empty() {
                 let params = vec![
                     column(&received, |(c, _)| to_uuid(c.execution)),
@@ -248,6 +293,19 @@ impl<'a> FlushPlan<'a> {
                 ];
                 queries.push(Query { sql: Sql::DeleteMessages, action: "deleting messages", params });
             }
+        }
+        if !self.stream_rows.is_empty() {
+            let rows = &self.stream_rows;
+            let params = vec![
+                column(rows, |row| row.offset),
+                column(rows, |row| row.attempt_offset),
+                column(rows, |row| Timestamptz(row.written_at)),
+                column(rows, |row| to_uuid(row.execution)),
+                column(rows, |row| row.stream),
+                column(rows, |row| row.step),
+                column(rows, |row| row.value),
+            ];
+            queries.push(Query { sql: Sql::InsertStreamEntries, action: "appending to streams", params });
         }
         if !self.attempts.is_empty() {
             let rows = &self.attempts;

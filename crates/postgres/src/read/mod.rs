@@ -5,6 +5,7 @@ mod events;
 mod graphs;
 mod messages;
 pub(crate) mod queues;
+mod streams;
 pub(crate) mod workers;
 
 use std::collections::HashMap;

@@ -71,7 +71,7 @@ impl<'a> Columns<'a> {
         Ok(Status::from_number(self.next::<i16>()?.into()))
     }
 
-    fn path(&mut self) -> Result<Option<Path>, StoreError> {
+    pub(crate) fn path(&mut self) -> Result<Option<Path>, StoreError> {
         Ok(Path::from_bytes(self.next()?))
     }
 
@@ -102,7 +102,7 @@ impl<'a> Columns<'a> {
             outcome: self.payload()?,
             at: self.time()?,
             duration_ms: self.next()?,
-            message: None,
+            number: None,
         }))
     }
 

@@ -12,7 +12,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
 use stepfast_core::queue::DEFAULT_QUEUE;
 use stepfast_core::store::counters::Table;
-use stepfast_core::store::{AssignmentId, Claim, ClaimReply, Status, StoreError, Stream, WorkerId};
+use stepfast_core::store::{AssignmentId, Claim, ClaimReply, Route, Status, StoreError, WorkerId};
 
 use crate::claim::inbox::drain_inbox;
 use crate::conn::row_counts::StatementCounts;
@@ -25,7 +25,7 @@ use crate::rows::assignments::insert_assignment;
 use crate::rows::queues::Capability;
 use crate::rows::{key_bytes, key_of, parse_execution, status_of};
 
-/// The position before all timers of a stream.
+/// The position before all timers of a route.
 const FIRST_TIMER: (i64, Key) = (i64::MIN, Key::from_bytes([0; 16]));
 
 /// Number of rows that the search for executions reads at a time.
@@ -43,14 +43,14 @@ impl Database {
                 tx.claim_quarantined()?;
             } else {
                 drain_inbox(&mut tx.sql, share, now)?;
-                let due_streams = capability(claim).streams(&mut tx.sql, Sql::NextTimerStream)?;
-                let (default_streams, named_streams): (Vec<_>, Vec<_>) =
-                    due_streams.into_iter().partition(|stream| stream.queue() == DEFAULT_QUEUE);
-                tx.queue_due(&named_streams)?;
-                let is_cut_short = tx.claim_due(&default_streams, claim.due_share())?;
+                let due_routes = capability(claim).routes(&mut tx.sql, Sql::NextTimerRoute)?;
+                let (default_routes, named_routes): (Vec<_>, Vec<_>) =
+                    due_routes.into_iter().partition(|route| route.queue() == DEFAULT_QUEUE);
+                tx.queue_due(&named_routes)?;
+                let is_cut_short = tx.claim_due(&default_routes, claim.due_share())?;
                 tx.claim_ready(&mut self.fair_share.lock())?;
                 if is_cut_short {
-                    tx.claim_due(&default_streams, claim.limit)?;
+                    tx.claim_due(&default_routes, claim.limit)?;
                 }
             }
             let claimed: Vec<Key> = tx.reply.records.iter().map(|record| record.execution.key).collect();
@@ -98,10 +98,10 @@ impl ClaimTx<'_, '_> {
         self.reply.records.len() >= self.claim.limit || self.bytes > self.claim.max_bytes
     }
 
-    /// Makes due executions of these streams of named queues ready, because the limits of their queue apply.
-    fn queue_due(&mut self, streams: &[Stream]) -> DbResult<()> {
-        for stream in streams {
-            let mut page = self.read_due_page(stream, FIRST_TIMER)?;
+    /// Makes due executions of these routes of named queues ready, because the limits of their queue apply.
+    fn queue_due(&mut self, routes: &[Route]) -> DbResult<()> {
+        for route in routes {
+            let mut page = self.read_due_page(route, FIRST_TIMER)?;
             while let Some(last) = page.back().map(|(due_at, id, _)| (*due_at, *id)) {
                 for (_, id, status) in page {
                     if let Some(status) = status
@@ -110,29 +110,29 @@ impl ClaimTx<'_, '_> {
                         self.delete_timer(id)?;
                     }
                 }
-                page = self.read_due_page(stream, last)?;
+                page = self.read_due_page(route, last)?;
             }
         }
         Ok(())
     }
 
-    /// Claims due executions of these streams, which have no queue, earliest first, until the claim has `limit` executions.
+    /// Claims due executions of these routes, which have no queue, earliest first, until the claim has `limit` executions.
     /// Returns whether some may be left.
-    fn claim_due(&mut self, streams: &[Stream], limit: usize) -> DbResult<bool> {
-        // a page per stream, refilled when it is used up: no timers of other streams are read
-        let mut pages = Vec::with_capacity(streams.len());
-        for stream in streams {
-            pages.push((stream, self.read_due_page(stream, FIRST_TIMER)?));
+    fn claim_due(&mut self, routes: &[Route], limit: usize) -> DbResult<bool> {
+        // a page per route, refilled when it is used up: no timers of other routes are read
+        let mut pages = Vec::with_capacity(routes.len());
+        for route in routes {
+            pages.push((route, self.read_due_page(route, FIRST_TIMER)?));
         }
         while !self.is_full() {
             let first = pages.iter_mut().filter(|(_, page)| !page.is_empty()).min_by_key(|(_, page)| page[0]);
-            let Some((stream, page)) = first else { return Ok(false) };
+            let Some((route, page)) = first else { return Ok(false) };
             if self.reply.records.len() >= limit {
                 return Ok(true);
             }
             let Some((due_at, id, status)) = page.pop_front() else { break };
             if page.is_empty() {
-                *page = self.read_due_page(stream, (due_at, id))?;
+                *page = self.read_due_page(route, (due_at, id))?;
             }
             if let Some(status) = status
                 && self.claim_execution(id, status, status == Status::Waiting)?
@@ -149,13 +149,13 @@ impl ClaimTx<'_, '_> {
         Ok(())
     }
 
-    /// Reads the next due timers of a stream, after a position. A status is `None` if this version does not support it.
+    /// Reads the next due timers of a route, after a position. A status is `None` if this version does not support it.
     fn read_due_page(
         &mut self,
-        stream: &Stream,
+        route: &Route,
         after: (i64, Key),
     ) -> DbResult<VecDeque<(i64, Key, Option<Status>)>> {
-        let params = (stream.as_str(), after.0, key_bytes(&after.1), self.now.as_micros(), PAGE_ROWS as i64);
+        let params = (route.as_str(), after.0, key_bytes(&after.1), self.now.as_micros(), PAGE_ROWS as i64);
         let mut rows = self.sql.get(Sql::DueTimers)?.query(params)?;
         let mut page = VecDeque::new();
         while let Some(row) = rows.next()? {

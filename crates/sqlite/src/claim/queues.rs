@@ -7,7 +7,7 @@ use stepfast_core::key::Key;
 use stepfast_core::queue::fairness::ReadyQueue;
 use stepfast_core::queue::rate::{ClaimScope, Rate, RateUsage};
 use stepfast_core::queue::{Limits, remaining};
-use stepfast_core::store::Stream;
+use stepfast_core::store::Route;
 use stepfast_core::store::counters::Table;
 
 use crate::conn::statements::{Sql, Statements};
@@ -73,15 +73,15 @@ impl QueueState {
         self.limits.serializes_claims()
     }
 
-    /// Chooses the scope of the claim in a queue with a rate. If one of the queue's streams has a woken execution, the
+    /// Chooses the scope of the claim in a queue with a rate. If one of the queue's routes has a woken execution, the
     /// claim takes only woken executions. Otherwise the claim takes executions that have not begun, as many
     /// as the rate allows.
-    pub(crate) fn choose_scope(&mut self, sql: &mut Statements<'_>, streams: &[Stream]) -> DbResult<()> {
+    pub(crate) fn choose_scope(&mut self, sql: &mut Statements<'_>, routes: &[Route]) -> DbResult<()> {
         if self.scope == ClaimScope::All {
             return Ok(());
         }
-        for stream in streams {
-            if sql.exists(Sql::HasWoken, [stream.as_str()])? {
+        for route in routes {
+            if sql.exists(Sql::HasWoken, [route.as_str()])? {
                 self.scope = ClaimScope::Woken;
                 return Ok(());
             }
@@ -182,12 +182,12 @@ impl QueueState {
         Ok(())
     }
 
-    /// Returns the queue with the keys that have ready executions of these streams, in cyclic order after `after`. A claim
+    /// Returns the queue with the keys that have ready executions of these routes, in cyclic order after `after`. A claim
     /// takes at most `limit` executions, so at most as many keys can get a turn.
     pub(crate) fn ready_queue(
         &mut self,
         sql: &mut Statements<'_>,
-        streams: &[Stream],
+        routes: &[Route],
         after: &str,
         limit: usize,
     ) -> DbResult<ReadyQueue> {
@@ -198,8 +198,8 @@ impl QueueState {
             let mut position = begin.map(Arc::from);
             loop {
                 let mut next: Option<Arc<str>> = None;
-                for stream in streams {
-                    let found = next_ready_key(sql, stream, position.as_deref(), self.scope)?;
+                for route in routes {
+                    let found = next_ready_key(sql, route, position.as_deref(), self.scope)?;
                     next = next.into_iter().chain(found).min();
                 }
                 let Some(key) = next.filter(|key| end.is_none_or(|end| **key <= *end)) else { break };

@@ -8,7 +8,7 @@ use stepfast_core::key::Key;
 use stepfast_core::queue::fairness::{Allocation, FairShare};
 use stepfast_core::queue::rate::ClaimScope;
 use stepfast_core::store::counters::Table;
-use stepfast_core::store::{Status, Stream};
+use stepfast_core::store::{Route, Status};
 
 use crate::claim::queues::QueueState;
 use crate::claim::{ClaimTx, PAGE_ROWS, capability};
@@ -19,9 +19,9 @@ use crate::rows::{key_bytes, key_of};
 /// The position of a `ready` row within its queue key: priority, seq, execution.
 type ReadyPosition = (i64, i64, Key);
 
-/// Successive ready rows of a stream in a queue key.
+/// Successive ready rows of a route in a queue key.
 struct ReadyPage<'s> {
-    stream: &'s Stream,
+    route: &'s Route,
     rows: VecDeque<ReadyPosition>,
     /// The first and the last row that were taken and not deleted yet. No other row of the claim's scope is between them.
     taken: Option<(ReadyPosition, ReadyPosition)>,
@@ -42,9 +42,9 @@ impl ClaimTx<'_, '_> {
         if self.is_full() {
             return Ok(());
         }
-        let mut queues: BTreeMap<Arc<str>, Vec<Stream>> = BTreeMap::new();
-        for stream in capability(self.claim).streams(&mut self.sql, Sql::NextReadyStream)? {
-            queues.entry(stream.queue().into()).or_default().push(stream);
+        let mut queues: BTreeMap<Arc<str>, Vec<Route>> = BTreeMap::new();
+        for route in capability(self.claim).routes(&mut self.sql, Sql::NextReadyRoute)? {
+            queues.entry(route.queue().into()).or_default().push(route);
         }
         let woken = self.claim_from_queues(fair_share, queues, false)?;
         if woken.is_empty() {
@@ -64,47 +64,47 @@ impl ClaimTx<'_, '_> {
     fn claim_from_queues(
         &mut self,
         fair_share: &mut FairShare,
-        queues: BTreeMap<Arc<str>, Vec<Stream>>,
+        queues: BTreeMap<Arc<str>, Vec<Route>>,
         claims_starts: bool,
-    ) -> DbResult<BTreeMap<Arc<str>, Vec<Stream>>> {
+    ) -> DbResult<BTreeMap<Arc<str>, Vec<Route>>> {
         let limit = self.claim.limit - self.reply.records.len();
         let mut states = Vec::with_capacity(queues.len());
         let mut ready_queues = Vec::with_capacity(queues.len());
-        for (queue, streams) in queues {
+        for (queue, routes) in queues {
             let Some(mut state) = QueueState::read(&mut self.sql, &queue, self.claim.worker.0, self.now)?
             else {
                 continue;
             };
-            state.choose_scope(&mut self.sql, if claims_starts { &[] } else { &streams })?;
+            state.choose_scope(&mut self.sql, if claims_starts { &[] } else { &routes })?;
             let last_key = fair_share.last_key(&queue);
-            ready_queues.push(state.ready_queue(&mut self.sql, &streams, &last_key, limit)?);
+            ready_queues.push(state.ready_queue(&mut self.sql, &routes, &last_key, limit)?);
             self.reply.is_limited |= state.is_limited;
             self.reply.retry_at = self.reply.retry_at.into_iter().chain(state.retry_at).min();
-            states.push((state, streams));
+            states.push((state, routes));
         }
         let mut all = states.iter().zip(&ready_queues).peekable();
         for allocation in fair_share.allocate(&ready_queues, limit) {
             while all.next_if(|(_, ready_queue)| ready_queue.queue != allocation.queue).is_some() {}
-            let Some(((state, streams), _)) = all.peek() else { break };
-            self.claim_allocation(&allocation, state, streams)?;
+            let Some(((state, routes), _)) = all.peek() else { break };
+            self.claim_allocation(&allocation, state, routes)?;
         }
         let woken = states.into_iter().filter(|(state, _)| state.scope == ClaimScope::Woken);
-        Ok(woken.map(|(state, streams)| (state.name, streams)).collect())
+        Ok(woken.map(|(state, routes)| (state.name, routes)).collect())
     }
 
-    /// Claims the first ready executions of a queue key, of all streams that the worker can run.
+    /// Claims the first ready executions of a queue key, of all routes that the worker can run.
     fn claim_allocation(
         &mut self,
         allocation: &Allocation,
         state: &QueueState,
-        streams: &[Stream],
+        routes: &[Route],
     ) -> DbResult<()> {
-        // a page per stream, refilled when it is used up: no rows of other streams are read
-        let mut pages = Vec::with_capacity(streams.len());
-        for stream in streams {
+        // a page per route, refilled when it is used up: no rows of other routes are read
+        let mut pages = Vec::with_capacity(routes.len());
+        for route in routes {
             let first = (i64::MIN, i64::MIN, Key::default());
-            let rows = self.read_page(allocation, state, stream, first)?;
-            pages.push(ReadyPage { stream, rows, taken: None });
+            let rows = self.read_page(allocation, state, route, first)?;
+            pages.push(ReadyPage { route, rows, taken: None });
         }
         let mut claimed_count = 0;
         let mut bundles = self.claim.bundle_budget(&allocation.queue, &allocation.key);
@@ -123,7 +123,7 @@ impl ClaimTx<'_, '_> {
             let Some(position) = page.take_first() else { break };
             if page.rows.is_empty() {
                 self.delete_taken(allocation, state, page)?;
-                page.rows = self.read_page(allocation, state, page.stream, position)?;
+                page.rows = self.read_page(allocation, state, page.route, position)?;
             }
             let (_, seq, id) = position;
             // a negative seq marks an execution that has begun: its record is loaded
@@ -158,7 +158,7 @@ impl ClaimTx<'_, '_> {
         let Some((first, last)) = page.taken.take() else { return Ok(()) };
         let is_woken = state.scope.is_woken();
         let params: &[&dyn ToSql] = params![
-            page.stream.as_str(),
+            page.route.as_str(),
             &*allocation.key,
             first.0,
             first.1,
@@ -176,19 +176,19 @@ impl ClaimTx<'_, '_> {
         Ok(())
     }
 
-    /// Reads the next ready rows of a stream, after a position.
+    /// Reads the next ready rows of a route, after a position.
     fn read_page(
         &mut self,
         allocation: &Allocation,
         state: &QueueState,
-        stream: &Stream,
+        route: &Route,
         after: ReadyPosition,
     ) -> DbResult<VecDeque<ReadyPosition>> {
         let limit = PAGE_ROWS.min(allocation.limit.saturating_add(1));
         // woken executions have an index of their own
         let sql = if state.scope == ClaimScope::Woken { Sql::WokenPage } else { Sql::ReadyPage };
         let params = params![
-            stream.as_str(),
+            route.as_str(),
             &*allocation.key,
             after.0,
             after.1,

@@ -98,8 +98,8 @@ pub(crate) enum Sql {
     HasWoken,
     WokenPage,
     ReadyDue,
-    NextReadyStream,
-    NextTimerStream,
+    NextReadyRoute,
+    NextTimerRoute,
     FirstQuarantineVersion,
     NextQuarantineVersion,
     FirstReadyKey,
@@ -200,6 +200,9 @@ pub(crate) enum Sql {
     LastEvent,
     Events,
     EventWaiters,
+    InsertStreamEntry,
+    StreamEntries,
+    LastStreamEntry,
     Waits,
 }
 
@@ -300,11 +303,11 @@ impl Sql {
             }
             Sql::IdleStarts => include_str!("../../queries/idle_starts.sql"),
             Sql::RecordStarts => include_str!("../../queries/record_starts.sql"),
-            Sql::HasWoken => "SELECT 1 FROM ready WHERE stream = ?1 AND is_woken = 1",
+            Sql::HasWoken => "SELECT 1 FROM ready WHERE route = ?1 AND is_woken = 1",
             Sql::WokenPage => include_str!("../../queries/woken_page.sql"),
             Sql::ReadyDue => include_str!("../../queries/ready_due.sql"),
-            Sql::NextReadyStream => include_str!("../../queries/next_ready_stream.sql"),
-            Sql::NextTimerStream => include_str!("../../queries/next_timer_stream.sql"),
+            Sql::NextReadyRoute => include_str!("../../queries/next_ready_route.sql"),
+            Sql::NextTimerRoute => include_str!("../../queries/next_timer_route.sql"),
             Sql::FirstQuarantineVersion => {
                 "SELECT app_version FROM quarantine WHERE workflow = ?1 ORDER BY app_version LIMIT 1"
             }
@@ -312,17 +315,17 @@ impl Sql {
                 "SELECT app_version FROM quarantine WHERE workflow = ?1 AND app_version > ?2
                  ORDER BY app_version LIMIT 1"
             }
-            Sql::FirstReadyKey => "SELECT queue_key FROM ready WHERE stream = ?1 ORDER BY queue_key LIMIT 1",
+            Sql::FirstReadyKey => "SELECT queue_key FROM ready WHERE route = ?1 ORDER BY queue_key LIMIT 1",
             Sql::NextReadyKey => {
-                "SELECT queue_key FROM ready WHERE stream = ?1 AND queue_key > ?2 ORDER BY queue_key LIMIT 1"
+                "SELECT queue_key FROM ready WHERE route = ?1 AND queue_key > ?2 ORDER BY queue_key LIMIT 1"
             }
             Sql::FirstWokenKey => {
                 "SELECT queue_key FROM ready INDEXED BY ready_woken
-                 WHERE stream = ?1 AND is_woken = 1 ORDER BY queue_key LIMIT 1"
+                 WHERE route = ?1 AND is_woken = 1 ORDER BY queue_key LIMIT 1"
             }
             Sql::NextWokenKey => {
                 "SELECT queue_key FROM ready INDEXED BY ready_woken
-                 WHERE stream = ?1 AND is_woken = 1 AND queue_key > ?2 ORDER BY queue_key LIMIT 1"
+                 WHERE route = ?1 AND is_woken = 1 AND queue_key > ?2 ORDER BY queue_key LIMIT 1"
             }
             Sql::QueueDue => "UPDATE executions SET status = 1 WHERE key = ?1 AND status = 3",
             Sql::QueueDueScheduled => include_str!("../../queries/queue_due_scheduled.sql"),
@@ -464,6 +467,18 @@ impl Sql {
             Sql::InsertMessageId => "INSERT INTO message_ids (execution, id) VALUES (?1, ?2)",
             Sql::InsertMessage => {
                 "INSERT INTO messages (execution, topic, value, sent_at) VALUES (?1, ?2, ?3, ?4)"
+            }
+            Sql::InsertStreamEntry => {
+                "INSERT INTO stream_entries (execution, stream, \"offset\", path, attempt_offset, written_at, value)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING"
+            }
+            Sql::StreamEntries => {
+                "SELECT \"offset\", attempt_offset, path, value, written_at FROM stream_entries
+                 WHERE execution = ?1 AND stream = ?2 AND \"offset\" >= ?3 ORDER BY \"offset\" LIMIT ?4"
+            }
+            Sql::LastStreamEntry => {
+                "SELECT \"offset\", attempt_offset, path, value, written_at FROM stream_entries
+                 WHERE execution = ?1 AND stream = ?2 ORDER BY \"offset\" DESC LIMIT 1"
             }
             Sql::DeleteMessage => "DELETE FROM messages WHERE number = ?1",
             Sql::PendingMessages => {

@@ -138,9 +138,9 @@ impl Database {
             queues: heartbeat.queues.as_deref(),
         };
         reply.has_ready = sql.exists(Sql::InboxRows, [1])?;
-        for stream in capability.streams(&mut sql, Sql::NextReadyStream)? {
+        for route in capability.routes(&mut sql, Sql::NextReadyRoute)? {
             reply.has_ready =
-                reply.has_ready || !read_queue(&mut sql, stream.queue())?.is_some_and(|row| row.is_paused);
+                reply.has_ready || !read_queue(&mut sql, route.queue())?.is_some_and(|row| row.is_paused);
         }
 
         for (workflow, version) in capability.quarantine_versions(&mut sql)? {
@@ -164,9 +164,9 @@ impl Database {
             .optional()?;
         reply.next_deadline = next.map(Timestamp::from_micros);
 
-        for stream in capability.streams(&mut sql, Sql::NextTimerStream)? {
+        for route in capability.routes(&mut sql, Sql::NextTimerRoute)? {
             let (first, no_key) = (i64::MIN, Key::default());
-            let params = (stream.as_str(), first, key_bytes(&no_key), i64::MAX, 1);
+            let params = (route.as_str(), first, key_bytes(&no_key), i64::MAX, 1);
             let due_at = sql.get(Sql::DueTimers)?.query_row(params, |row| row.get(0)).optional()?;
             reply.next_due = reply.next_due.into_iter().chain(due_at.map(Timestamp::from_micros)).min();
         }

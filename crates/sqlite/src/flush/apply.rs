@@ -79,8 +79,17 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
         self.find_cancel_requests()?;
         self.apply_batch_starts(&mut outcomes)?;
         for (i, write) in flush.writes.iter().enumerate() {
-            if let Write::Checkpoint(Checkpoint { message: Some(number), .. }) = write {
-                self.delete_message(*number)?;
+            if let Write::Checkpoint(checkpoint @ Checkpoint { number: Some(_), .. }) = write {
+                if let Some(number) = checkpoint.received() {
+                    self.delete_message(number)?;
+                }
+                if let Some(entry) = checkpoint.entry() {
+                    let appended = self.append_entry(checkpoint.execution, &checkpoint.name, &entry)?;
+                    if appended != Outcome::Applied {
+                        outcomes.push((i, appended));
+                        continue;
+                    }
+                }
             }
             let outcome = match write {
                 Write::Start(start) if is_of_batch(start) => continue,
@@ -109,6 +118,9 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
                 Write::DeleteChunks(deletion) => self.delete_chunks(deletion)?,
                 Write::Pack(pack) => self.apply_pack(pack)?,
                 Write::CloseBatch(close) => self.close_batch(close)?,
+                Write::Append(append) => {
+                    self.append_entry(append.execution, &append.stream, &append.entry)?
+                }
                 // sent after all other Writes
                 Write::Send(_) => continue,
             };
@@ -148,7 +160,7 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
             checkpoint.order,
             checkpoint.at.as_micros(),
         );
-        self.compare_row(Sql::CompareCheckpoint, params, &checkpoint.outcome)
+        self.compare_row(Sql::CompareCheckpoint, params, checkpoint.stored_outcome())
     }
 
     fn apply_attempt(&mut self, attempt: &Attempt) -> DbResult<Outcome> {

@@ -97,7 +97,7 @@ impl<'f> FlushApplier<'_, 'f> {
         let shape = RowShape::Checkpoint;
         let pending_count = self.pieces.pending_count();
         for (row, (_, checkpoint)) in checkpoints.iter().enumerate() {
-            let outcome = self.pieces.column_value(&mut self.sql, &checkpoint.outcome)?;
+            let outcome = self.pieces.column_value(&mut self.sql, checkpoint.stored_outcome())?;
             let statement = self.sql.get_uncounted(shape.sql(checkpoints.len()))?;
             let at = row * shape.parameter_count();
             statement.raw_bind_parameter(at + 1, key_bytes(&checkpoint.execution))?;

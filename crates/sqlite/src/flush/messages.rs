@@ -1,8 +1,9 @@
-//! Messages: their sending, and the deletion of received ones.
+//! Messages: their sending, and the deletion of received ones; and the entries of streams.
 
 use rusqlite::OptionalExtension;
+use stepfast_core::key::Key;
 use stepfast_core::store::counters::Table;
-use stepfast_core::store::{Message, Outcome, Status, Write};
+use stepfast_core::store::{Message, Outcome, Status, StreamEntry, Write};
 
 use crate::conn::statements::Sql;
 use crate::error::DbResult;
@@ -43,6 +44,32 @@ impl FlushApplier<'_, '_> {
         let params = (receiver, &*message.topic, message.value.as_bytes(), message.sent_at.as_micros());
         self.sql.insert(Table::Messages, Sql::InsertMessage, params)?;
         Ok(Outcome::Applied)
+    }
+
+    /// Appends an entry to a stream.
+    pub(super) fn append_entry(
+        &mut self,
+        execution: Key,
+        stream: &str,
+        entry: &StreamEntry,
+    ) -> DbResult<Outcome> {
+        let params = (
+            key_bytes(&execution),
+            stream,
+            entry.offset,
+            entry.step.as_bytes(),
+            entry.attempt_offset,
+            entry.written_at.as_micros(),
+            entry.value.as_bytes(),
+        );
+        if self.sql.insert(Table::StreamEntries, Sql::InsertStreamEntry, params)? == 1 {
+            return Ok(Outcome::Applied);
+        }
+        let offset = entry.offset;
+        Ok(Outcome::Rejected(
+            format!("stream {stream:?} of execution {execution} already has an entry at offset {offset}")
+                .into(),
+        ))
     }
 
     /// Deletes a message that a checkpoint of the flush receives.

@@ -6,6 +6,7 @@ mod filter;
 mod graphs;
 mod messages;
 pub(crate) mod queues;
+mod streams;
 pub(crate) mod workers;
 
 use std::sync::atomic::Ordering::SeqCst;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use rusqlite::Row;
 use stepfast_core::store::{
-    DeadLetter, RegisteredWorker, StoreError, Stream, WaitingWork, WorkerId, WorkerInfo, WorkerOverview,
+    DeadLetter, RegisteredWorker, Route, StoreError, WaitingWork, WorkerId, WorkerInfo, WorkerOverview,
 };
 
 use crate::conn::statements::Statements;
@@ -37,10 +37,10 @@ impl Database {
             let limit = i64::try_from(limit).unwrap_or(i64::MAX);
             let mut rows = statement.query((self.now().as_micros(), limit))?;
             while let Some(row) = rows.next()? {
-                let stream = Stream::from_text(&text(row, 0)?);
+                let route = Route::from_text(&text(row, 0)?);
                 overview.waiting.push(WaitingWork {
-                    workflow: stream.workflow().into(),
-                    app_version: stream.app_version().map(Into::into),
+                    workflow: route.workflow().into(),
+                    app_version: route.app_version().map(Into::into),
                     executions: row.get::<_, i64>(1)? as u64,
                 });
             }

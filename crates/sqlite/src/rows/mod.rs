@@ -83,7 +83,7 @@ pub(crate) fn payload_of(row: &Row<'_>, i: usize) -> DbResult<Payload> {
 }
 
 /// Reads a path; `None` if the bytes are not a path of this version.
-fn path_of(row: &Row<'_>, i: usize) -> DbResult<Option<Path>> {
+pub(crate) fn path_of(row: &Row<'_>, i: usize) -> DbResult<Option<Path>> {
     Ok(blob(row, i)?.and_then(Path::from_bytes))
 }
 
@@ -184,7 +184,7 @@ pub(crate) fn parse_checkpoint(row: &Row<'_>, execution: Key) -> DbResult<Result
         at: time(row, 6)?,
         duration_ms: row.get(7)?,
         outcome: payload_of(row, 8)?,
-        message: None,
+        number: None,
     }))
 }
 

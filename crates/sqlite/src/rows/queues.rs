@@ -7,7 +7,7 @@ use rusqlite::{OptionalExtension, Row};
 use stepfast_core::queue::rate::{ClaimScope, Rate};
 use stepfast_core::queue::weights::Weights;
 use stepfast_core::queue::{Limits, Queue, QueueRow};
-use stepfast_core::store::{Stream, is_same_version, is_served};
+use stepfast_core::store::{Route, is_same_version, is_served};
 
 use crate::conn::statements::{Sql, Statements};
 use crate::error::DbResult;
@@ -65,23 +65,23 @@ impl Capability<'_> {
         is_same_version(self.app_version, (!pinned.is_empty()).then_some(pinned))
     }
 
-    /// Returns the streams that have ready executions, or timers, and that the worker can run. `next` finds the next
-    /// stream between two texts. Skips from stream to stream, so the cost does not depend on the number of rows.
-    pub(crate) fn streams(&self, sql: &mut Statements<'_>, next: Sql) -> DbResult<Vec<Stream>> {
-        let mut streams = Vec::new();
+    /// Returns the routes that have ready executions, or timers, and that the worker can run. `next` finds the next
+    /// route between two texts. Skips from route to route, so the cost does not depend on the number of rows.
+    pub(crate) fn routes(&self, sql: &mut Statements<'_>, next: Sql) -> DbResult<Vec<Route>> {
+        let mut routes = Vec::new();
         for workflow in self.workflows {
-            let (mut last, end) = Stream::bounds(workflow);
+            let (mut last, end) = Route::bounds(workflow);
             while let Some(text) = sql.get(next)?.query_row((&last, &end), |row| row.get(0)).optional()? {
                 last = text;
-                let stream = Stream::from_text(&last);
-                if is_same_version(self.app_version, stream.app_version())
-                    && is_served(self.queues, stream.queue())
+                let route = Route::from_text(&last);
+                if is_same_version(self.app_version, route.app_version())
+                    && is_served(self.queues, route.queue())
                 {
-                    streams.push(stream);
+                    routes.push(route);
                 }
             }
         }
-        Ok(streams)
+        Ok(routes)
     }
 
     /// Returns the workflows and versions that have executions in quarantine and that the worker can run.
@@ -110,11 +110,11 @@ impl Capability<'_> {
     }
 }
 
-/// Returns the first queue key after `after` with ready executions of a stream. If `after` is `None`, begins with the
+/// Returns the first queue key after `after` with ready executions of a route. If `after` is `None`, begins with the
 /// first key. The scope `Woken` considers only woken executions.
 pub(crate) fn next_ready_key(
     sql: &mut Statements<'_>,
-    stream: &Stream,
+    route: &Route,
     after: Option<&str>,
     scope: ClaimScope,
 ) -> DbResult<Option<Arc<str>>> {
@@ -123,8 +123,8 @@ pub(crate) fn next_ready_key(
         ClaimScope::All | ClaimScope::Starting => (Sql::FirstReadyKey, Sql::NextReadyKey),
     };
     let next = match after {
-        None => sql.get(first)?.query_row([stream.as_str()], |row| Ok(text(row, 0))),
-        Some(after) => sql.get(next)?.query_row([stream.as_str(), after], |row| Ok(text(row, 0))),
+        None => sql.get(first)?.query_row([route.as_str()], |row| Ok(text(row, 0))),
+        Some(after) => sql.get(next)?.query_row([route.as_str(), after], |row| Ok(text(row, 0))),
     };
     next.optional()?.transpose()
 }

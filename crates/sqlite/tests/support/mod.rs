@@ -253,7 +253,7 @@ pub fn checkpoint(execution: Key, n: u32, outcome: &str) -> Checkpoint {
         outcome: value(outcome),
         at: later(u64::from(n)),
         duration_ms: 7,
-        message: None,
+        number: None,
     }
 }
 

@@ -247,7 +247,7 @@ impl Run {
                 new_state => self.promote_locked(state, &bundle, open, new_state, reserved),
             },
             write => {
-                let is_required = super::is_required(&write);
+                let is_required = super::state::is_required(&write);
                 self.stage_write(state, write, reserved, is_required)
             }
         }

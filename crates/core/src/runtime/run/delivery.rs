@@ -224,7 +224,7 @@ impl Run {
         else {
             return;
         };
-        let checkpoint = Checkpoint {
+        let mut checkpoint = Checkpoint {
             execution: self.key,
             // the call's path is not read again after the delivery
             path: std::mem::take(&mut call.path),
@@ -236,9 +236,12 @@ impl Run {
             outcome,
             at,
             duration_ms: at.since(call.begun_at).as_millis() as i64,
-            message: call.message.take(),
+            number: call.message.take(),
         };
-        let received = checkpoint.message.map(|number| (checkpoint.name.clone(), number));
+        if kind == CheckpointKind::StreamWrite {
+            checkpoint.number = state.calls.streams().take_offset(&checkpoint.name);
+        }
+        let received = checkpoint.received().map(|number| (checkpoint.name.clone(), number));
         state.delivery.next_order += 1;
         state.delivery.delivered_at = at;
         state.calls.note_active(|| at);
@@ -339,7 +342,7 @@ impl Run {
             outcome: Payload::empty(),
             at,
             duration_ms: at.since(call.begun_at).as_millis() as i64,
-            message: None,
+            number: None,
         };
         state.delivery.next_order += 1;
         self.stage_locked(&mut state, Write::Checkpoint(checkpoint), 0);

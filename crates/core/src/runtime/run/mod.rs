@@ -13,6 +13,7 @@ pub(crate) mod mismatch;
 pub(crate) mod quiescence;
 pub(crate) mod replay;
 mod state;
+pub(crate) mod streams;
 pub(crate) mod task;
 
 use std::collections::BTreeMap;
@@ -39,9 +40,7 @@ use crate::runtime::inner::EngineInner;
 use crate::runtime::run::bundle::VirtualItem;
 use crate::runtime::run::call::WaitingFor;
 use crate::runtime::run::replay::{Attempts, Replay};
-use crate::store::{
-    Attempt, CheckpointKind, Parent, PendingSleep, RequestKind, Start, State, Status, Transition, Write,
-};
+use crate::store::{Attempt, Parent, PendingSleep, RequestKind, Start, State, Status, Transition, Write};
 
 /// An execution while it runs in this process.
 pub(crate) struct Run {
@@ -76,6 +75,8 @@ pub(crate) struct Run {
     is_polled: AtomicBool,
     /// Whether a Write was staged during a poll without waking an idle committer.
     is_wake_pending: AtomicBool,
+    /// Whether the code has asked for a [`StreamWriter`](crate::StreamWriter), so that steps may write to streams.
+    pub(crate) has_stream_writers: AtomicBool,
     /// Number of heartbeats that were sent before the run was made.
     heartbeats_before: u64,
     /// Whether the run is pausing.
@@ -226,6 +227,7 @@ impl Run {
             is_woken: AtomicBool::new(false),
             is_polled: AtomicBool::new(false),
             is_wake_pending: AtomicBool::new(false),
+            has_stream_writers: AtomicBool::new(false),
             heartbeats_before,
             is_pausing: AtomicBool::new(false),
             pausing: Notify::new(),
@@ -456,7 +458,7 @@ impl Run {
             let start_reserved = state.staging.start_reserved;
             self.stage_write(state, Write::Start(start), start_reserved, true)?;
         }
-        let is_required = is_required(&write);
+        let is_required = state::is_required(&write);
         self.stage_write(state, write, reserved, is_required)
     }
 
@@ -657,11 +659,6 @@ impl Run {
         self.wake_task();
         true
     }
-}
-
-/// Whether a speculative step waits for the Write: for all but the outcomes of calls.
-fn is_required(write: &Write) -> bool {
-    !matches!(write, Write::Checkpoint(c) if c.kind != CheckpointKind::Abandoned)
 }
 
 impl HasLane for Arc<Run> {

@@ -38,6 +38,8 @@ pub(crate) enum CallKind {
     SetEvent,
     /// The wait for an event of another execution.
     GetEvent,
+    /// The writing of a value to a stream, or of its end.
+    WriteStream,
 }
 
 impl CallKind {
@@ -55,6 +57,7 @@ impl CallKind {
             CheckpointKind::Sent => self == CallKind::Send,
             CheckpointKind::Event => self == CallKind::SetEvent,
             CheckpointKind::EventRead => self == CallKind::GetEvent,
+            CheckpointKind::StreamWrite => self == CallKind::WriteStream,
         }
     }
 
@@ -68,6 +71,7 @@ impl CallKind {
             CallKind::Receive => "receipt of a message of topic",
             CallKind::Send => "message of topic",
             CallKind::SetEvent => "event",
+            CallKind::WriteStream => "write to stream",
             CallKind::GetEvent => "wait for event",
         }
     }
@@ -219,5 +223,6 @@ pub(crate) fn describe(kind: CheckpointKind) -> &'static str {
         CheckpointKind::Sent => "sent message of topic",
         CheckpointKind::Event => "event",
         CheckpointKind::EventRead => "read event",
+        CheckpointKind::StreamWrite => "write to stream",
     }
 }

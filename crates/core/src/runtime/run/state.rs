@@ -16,7 +16,8 @@ use crate::runtime::run::call::{CallState, WaitingFor};
 use crate::runtime::run::mailbox::Mailbox;
 use crate::runtime::run::quiescence::BlockedOn;
 use crate::runtime::run::replay::{Attempts, Replay};
-use crate::store::{PendingSleep, Start, Status};
+use crate::runtime::run::streams::RunStreams;
+use crate::store::{CheckpointKind, PendingSleep, Start, Status, Write};
 
 /// The part of a run that its lock guards.
 pub(crate) struct RunState {
@@ -58,6 +59,11 @@ pub(crate) struct RunStaging {
     pub(crate) fold_target: FoldTarget,
 }
 
+/// Whether a speculative step waits for the Write: for all but the outcomes of calls.
+pub(super) fn is_required(write: &Write) -> bool {
+    !matches!(write, Write::Checkpoint(c) if c.kind != CheckpointKind::Abandoned)
+}
+
 impl RunStaging {
     pub(crate) fn new(
         start: Option<Box<Start>>,
@@ -88,11 +94,11 @@ pub(crate) struct CallTable {
     pub(crate) outstanding: u32,
     /// Number of outstanding calls whose outcome is delivered, but was not taken by the call's branch yet.
     pub(crate) unconsumed: u32,
-    /// `None` if no call has waited for a timer, a child or a message yet, as in most runs.
+    /// `None` if no call has waited for a timer, a child or a message yet, or written to a stream, as in most runs.
     durable_waits: Option<Box<DurableWaits>>,
 }
 
-/// The durable waits of a run's calls.
+/// The durable waits of a run's calls, and its streams.
 #[derive(Default)]
 struct DurableWaits {
     /// Number of calls that wait for a timer, a child or a message.
@@ -103,6 +109,7 @@ struct DurableWaits {
     has_new_timer: bool,
     gate: SuspensionGate,
     mailbox: Mailbox,
+    streams: RunStreams,
 }
 
 impl CallTable {
@@ -181,6 +188,11 @@ impl CallTable {
     /// Returns the messages that the run has loaded.
     pub(crate) fn mailbox(&mut self) -> &mut Mailbox {
         &mut self.durable_waits.get_or_insert_default().mailbox
+    }
+
+    /// Returns the streams that the run has written to.
+    pub(crate) fn streams(&mut self) -> &mut RunStreams {
+        &mut self.durable_waits.get_or_insert_default().streams
     }
 
     /// Whether a call waits for a timer, a child or a message.

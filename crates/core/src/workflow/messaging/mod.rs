@@ -7,6 +7,7 @@ mod question;
 mod receive;
 mod send;
 mod set_event;
+mod stream;
 mod token;
 
 pub(crate) use get_event::get_event;
@@ -19,5 +20,7 @@ pub use send::SendFromWorkflow;
 pub(crate) use send::send;
 pub use set_event::SetEvent;
 pub(crate) use set_event::set_event;
+pub(crate) use stream::write_stream;
+pub use stream::{StepScope, StreamWriter, WriteStream};
 pub(crate) use token::create_token;
 pub use token::{CreateToken, Token, TokenAnswer, TokenResult, TokenResultWithin};
