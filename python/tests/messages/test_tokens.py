@@ -191,6 +191,32 @@ async def _ask_in_task(workflow_id: str, value: int) -> int:
     return answer
 
 
+@workflow
+async def answers_while_it_waits() -> tuple[int, Any]:
+    token: AsyncToken[Any] = await create_token()
+    await set_event("token", token.id)
+    answered = 0
+    while True:
+        waiting = asyncio.create_task(_token_in_task(token))
+        receiving = asyncio.create_task(_question_in_task())
+        done, pending = await asyncio.wait((waiting, receiving), return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        if waiting in done:
+            return answered, waiting.result()
+        await receiving.result().answer("still waiting")
+        answered += 1
+
+
+async def _token_in_task(token: AsyncToken[Any]) -> Any:
+    return await token.result()
+
+
+async def _question_in_task() -> Question[Any]:
+    question: Question[Any] = await receive_question()
+    return question
+
+
 #: Whether the code of `changes_its_calls` has begun before.
 has_begun = threading.Event()
 
@@ -427,7 +453,8 @@ def test_questions_are_answered_and_refused(url: str) -> None:
         waiting: list[str] = []
 
         def ask_in_vain() -> None:
-            with pytest.raises(ExecutionEnded, match="has not answered the question"):
+            # the execution may end before or after the question is asked
+            with pytest.raises(ExecutionEnded, match=r"has not answered the question|receives no message"):
                 engine.ask("a", "never answered")
             waiting.append("ended")
 
@@ -454,6 +481,21 @@ def test_questions_of_async_code(url: str) -> None:
             with pytest.raises(TooExpensive):
                 await handle.ask(100)
             assert await handle == 6
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("suspend_after", [0.01, 60])
+def test_token_is_awaited_beside_questions(url: str, suspend_after: float) -> None:
+    async def main() -> None:
+        async with AsyncEngine(url, suspend_after=suspend_after) as engine:
+            handle = await engine.start(answers_while_it_waits)
+            for _ in range(3):
+                assert await handle.ask("how is it?") == "still waiting"
+                while suspend_after < 1 and await handle.status() != Status.WAITING:
+                    pass
+            await engine.complete_token(await handle.get_event("token"), "done")
+            assert await handle == (3, "done")
 
     asyncio.run(main())
 
