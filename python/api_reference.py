@@ -39,6 +39,7 @@ GROUPS: Final = {
         "ReplayFilter",
     ),
     "Messages and events": ("messages", "receive send set_event get_event"),
+    "Tokens and questions": ("tokens", "create_token Token AsyncToken receive_question Question ask"),
     "Queues": ("queues", "Queue QueueInfo Rate"),
     "Batches": (
         "batches",
@@ -49,9 +50,9 @@ GROUPS: Final = {
     "The current execution, and errors": (
         "python-errors",
         "current current_or_none Current Error InvalidArgument Conflict WorkflowIdConflict QueueConflict "
-        "DedupConflict QueueFull ExecutionEnded NotFound WorkflowFailed WorkflowCancelled WorkflowParked "
-        "ResultTimeout Unavailable StoreUnavailable EngineClosed StoreCorrupt SchemaMismatch EncodeError "
-        "DecodeError RemoteError StepfastWarning",
+        "DedupConflict QueueFull ExecutionEnded TokenAnswered NotFound WorkflowFailed WorkflowCancelled "
+        "WorkflowParked ResultTimeout Unavailable StoreUnavailable EngineClosed StoreCorrupt SchemaMismatch "
+        "EncodeError DecodeError RemoteError StepfastWarning",
     ),
 }
 #: The classes that the headings call exceptions.
@@ -386,7 +387,7 @@ def public_bases(cls: Any) -> Iterator[str]:
         resolved = [each for each in cls.resolved_bases if each.name == name]
         if name.startswith("_") and resolved:
             yield from public_bases(resolved[0])
-        elif name != "CoroutineFunction":
+        elif name not in ("CoroutineFunction", "Exchanges"):
             yield str(base)
 
 

@@ -40,6 +40,10 @@ mod _native {
     #[pymodule_export]
     use crate::bridge::handle::Handle;
     #[pymodule_export]
+    use crate::bridge::messaging::question::Question;
+    #[pymodule_export]
+    use crate::bridge::messaging::token::Token;
+    #[pymodule_export]
     use crate::bridge::port::Port;
     #[pymodule_export]
     use crate::bridge::task_code::BranchCoroutine;

@@ -37,6 +37,8 @@ from stepfast._workflow.gather import map as map
 from stepfast._workflow.instance import Instance
 from stepfast._workflow.messaging.events import get_event, set_event
 from stepfast._workflow.messaging.messages import receive, send
+from stepfast._workflow.messaging.questions import Question, ask, receive_question
+from stepfast._workflow.messaging.tokens import AsyncToken, Token, create_token
 from stepfast._workflow.remote import RemoteWorkflow
 from stepfast._workflow.sleep import sleep, sleep_until
 from stepfast._workflow.startable import Startable
@@ -60,6 +62,7 @@ from stepfast.errors import (
     StepfastWarning,
     StoreCorrupt,
     StoreUnavailable,
+    TokenAnswered,
     Unavailable,
     WorkflowCancelled,
     WorkflowFailed,
@@ -76,6 +79,7 @@ __all__ = [
     "AsyncEngine",
     "AsyncHandle",
     "AsyncOutbox",
+    "AsyncToken",
     "Attempt",
     "Backoff",
     "BatchCounts",
@@ -118,6 +122,7 @@ __all__ = [
     "Outbox",
     "ProcessDied",
     "ProcessStep",
+    "Question",
     "Queue",
     "QueueConflict",
     "QueueFull",
@@ -139,6 +144,8 @@ __all__ = [
     "StoreCorrupt",
     "StoreUnavailable",
     "Task",
+    "Token",
+    "TokenAnswered",
     "Unavailable",
     "Unclaimable",
     "Wait",
@@ -150,11 +157,14 @@ __all__ = [
     "WorkflowIdConflict",
     "WorkflowParked",
     "as_completed",
+    "ask",
+    "create_token",
     "current",
     "current_or_none",
     "gather",
     "get_event",
     "receive",
+    "receive_question",
     "send",
     "set_event",
     "sleep",

@@ -21,6 +21,7 @@ __all__ = [
     "StoreCorrupt",
     "StoreUnavailable",
     "Suspended",
+    "TokenAnswered",
     "Unavailable",
     "WorkflowCancelled",
     "WorkflowFailed",
@@ -50,7 +51,7 @@ class InvalidArgument(Error, ValueError):
 
 class Conflict(Error):
     """The call conflicts with stored data. Base of `WorkflowIdConflict`, `QueueConflict`, `DedupConflict`,
-    `QueueFull` and `ExecutionEnded`."""
+    `QueueFull`, `ExecutionEnded` and `TokenAnswered`."""
 
 
 class WorkflowIdConflict(Conflict):
@@ -71,7 +72,12 @@ class QueueFull(Conflict):
 
 
 class ExecutionEnded(Conflict):
-    """The execution has ended, and receives no message. Nothing was sent."""
+    """The execution has ended: it receives no message, sets no event, and gives no answer. Nothing was
+    sent."""
+
+
+class TokenAnswered(Conflict):
+    """The token has an answer already. The first answer counts, and this one was not recorded."""
 
 
 class NotFound(Error, LookupError):
@@ -79,7 +85,8 @@ class NotFound(Error, LookupError):
 
 
 class WorkflowFailed(Error):
-    """The workflow or the step failed without an exception of Python.
+    """The workflow or the step failed without an exception of Python, or a text has failed a token or refused
+    a question.
 
     A value was too large, or the database rejected a value, or the code is written in Rust. The message gives
     the reason.

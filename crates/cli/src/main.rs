@@ -57,6 +57,10 @@ enum Command {
     #[command(subcommand)]
     Event(messaging::event::EventCommand),
     #[command(subcommand)]
+    Token(messaging::token::TokenCommand),
+    /// Ask an execution a question, and print the answer.
+    Ask(messaging::ask::AskArgs),
+    #[command(subcommand)]
     Graph(graph::GraphCommand),
     #[command(subcommand)]
     Queue(queue::QueueCommand),
@@ -81,6 +85,8 @@ async fn main() -> ExitCode {
         Command::Batch(batch) => batch.run().await,
         Command::Message(message) => message.run().await,
         Command::Event(event) => event.run().await,
+        Command::Token(token) => token.run().await,
+        Command::Ask(ask) => ask.run().await,
         Command::Graph(graph) => graph.run().await,
         Command::Queue(queue) => queue.run().await,
         Command::Worker(worker) => worker.run().await,

@@ -73,6 +73,11 @@ struct Batches;
 #[doc = include_str!("../../../docs/guide/messages.md")]
 struct Messages;
 
+/// Compiles and runs the Rust code in the guide to tokens and questions.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/tokens.md")]
+struct Tokens;
+
 /// Compiles and runs the Rust code in the guide to graphs.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/graphs.md")]

@@ -160,7 +160,7 @@ impl Branch {
     }
 
     /// Returns a call without a body, awaitable if the code runs on a loop.
-    fn awaitable_call(
+    pub(crate) fn awaitable_call(
         slf: &Bound<'_, Self>,
         make: impl FnOnce(&mut guest::GuestBranch) -> ReplyFuture + Send,
     ) -> PyResult<Call> {

@@ -17,8 +17,9 @@ use crate::bridge::coroutine::CallCoroutine;
 use crate::bridge::handle::{event_value, new_message};
 use crate::bridge::inline::offer_inline;
 use crate::bridge::mailbox::{Mailbox, Message, NewRun};
+use crate::bridge::messaging::question::answer_of;
 use crate::bridge::port::Port;
-use crate::bridge::reply::{MappedReply, Reply, ReplyFuture};
+use crate::bridge::reply::{FailureTuple, MappedReply, Reply, ReplyFuture};
 use crate::convert::durations::duration_of;
 use crate::convert::filter::UnresolvedFilter;
 use crate::convert::graph::GraphDeclaration;
@@ -351,6 +352,49 @@ impl Engine {
     ) -> PyResult<Call> {
         let query = move |engine: CoreEngine| event_value(engine.get_event(workflow_id, name), timeout);
         self.query(py, port, query, Reply::of_wait)
+    }
+
+    /// Answers a token with a value.
+    fn complete_token(
+        &self,
+        py: Python<'_>,
+        token: String,
+        value: &Bound<'_, PyAny>,
+        port: Option<&Bound<'_, Port>>,
+    ) -> PyResult<Call> {
+        let answer = Ok(crate::convert::value::encode(value)?);
+        let query = |engine: CoreEngine| async move { engine.answer_token(&token, answer).await };
+        self.query(py, port, query, |()| Reply::Nothing)
+    }
+
+    /// Answers a token with a failure.
+    fn fail_token(
+        &self,
+        py: Python<'_>,
+        token: String,
+        failure: FailureTuple,
+        port: Option<&Bound<'_, Port>>,
+    ) -> PyResult<Call> {
+        let query =
+            |engine: CoreEngine| async move { engine.answer_token(&token, Err(failure.into())).await };
+        self.query(py, port, query, |()| Reply::Nothing)
+    }
+
+    /// Asks the execution with this workflow_id a question. Returns the answer, or None after the timeout in seconds.
+    #[allow(clippy::too_many_arguments)] // the arguments of one Python call
+    fn ask(
+        &self,
+        py: Python<'_>,
+        workflow_id: String,
+        value: &Bound<'_, PyAny>,
+        topic: String,
+        timeout: Option<f64>,
+        message_id: Option<String>,
+        port: Option<&Bound<'_, Port>>,
+    ) -> PyResult<Call> {
+        let value = crate::convert::value::encode(value)?;
+        let question = self.open_engine(py)?.ask_payload(workflow_id, value);
+        Ok(Call::awaitable(port, Box::pin(answer_of(question, topic, timeout, message_id))))
     }
 
     /// Returns all events that the execution has set.

@@ -7,6 +7,7 @@ use stepfast::{Error, GetEventBuilder, Payload, SendBuilder};
 
 use crate::bridge::call::Call;
 use crate::bridge::coroutine::CallCoroutine;
+use crate::bridge::messaging::question::answer_of;
 use crate::bridge::port::Port;
 use crate::bridge::reply::{Reply, ReplyFuture};
 use crate::convert::durations::duration_of;
@@ -120,6 +121,21 @@ impl Handle {
         let value = event_value(self.handle.get_event(name), timeout);
         let reply = async move { value.await.map_or_else(Reply::Error, Reply::of_wait) };
         Ok(Call::awaitable(port, Box::pin(reply)))
+    }
+
+    /// Asks the execution a question. Returns the answer, or None after the timeout in seconds.
+    fn ask(
+        &self,
+        py: Python<'_>,
+        value: &Bound<'_, PyAny>,
+        topic: String,
+        timeout: Option<f64>,
+        message_id: Option<String>,
+        port: Option<&Bound<'_, Port>>,
+    ) -> PyResult<Call> {
+        self.process.check(py)?;
+        let question = self.handle.ask_payload(crate::convert::value::encode(value)?);
+        Ok(Call::awaitable(port, Box::pin(answer_of(question, topic, timeout, message_id))))
     }
 
     /// Returns the outputs of all `handles`, or the errors with which they have ended, in one call.

@@ -15,6 +15,7 @@ pub(crate) mod fork_hooks;
 pub(crate) mod handle;
 mod inline;
 mod mailbox;
+pub(crate) mod messaging;
 pub(crate) mod port;
 mod quiet_watch;
 mod reply;

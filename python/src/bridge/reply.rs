@@ -6,10 +6,11 @@ use std::task::{Context, Poll};
 use pyo3::prelude::*;
 use stepfast::queue::QueueRow;
 use stepfast::store::{DeadLetter, Event, Execution, Page, Record, RequestResult, WorkerOverview};
-use stepfast::{BatchCounts, BulkResult, Error, Failure, ItemResult, Payload};
+use stepfast::{BatchCounts, BulkResult, Error, Failure, ItemResult, Payload, QuestionId, TokenAnswer};
 
 use crate::bridge::batch::handle::BatchHandle;
 use crate::bridge::handle::Handle;
+use crate::bridge::messaging::token::Token;
 use crate::poll_state::{DONE, ERROR, FAILED};
 
 pub(crate) type ReplyFuture = Pin<Box<dyn std::future::Future<Output = Reply> + Send>>;
@@ -19,6 +20,10 @@ pub(crate) enum Reply {
     Value(Payload),
     Nothing,
     Text(String),
+    /// A token: its id, and its answer.
+    Token(String, TokenAnswer),
+    /// A received question: its id, and its value.
+    Question(QuestionId, Payload),
     Handle(stepfast::Handle<Payload>),
     Handles(Vec<stepfast::Handle<Payload>>),
     Outcomes(Vec<Result<Payload, Error>>),
@@ -105,6 +110,7 @@ impl Reply {
     pub(crate) fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match self {
             Reply::Text(text) => Ok(text.into_pyobject(py)?.into_any().unbind()),
+            Reply::Token(id, answer) => Ok(Py::new(py, Token::new(id, answer))?.into_any()),
             Reply::Handle(handle) => Ok(Py::new(py, Handle::new(handle))?.into_any()),
             Reply::Handles(handles) => {
                 let handles: PyResult<Vec<_>> =

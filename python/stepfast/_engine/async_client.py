@@ -299,6 +299,26 @@ class AsyncClient:
         """Returns all events that an execution has set, in their order. See `Client.events`."""
         return await self._here.events(workflow_id)
 
+    async def complete_token(self, token: str, value: Any) -> None:
+        """Completes a token of an execution. See `Client.complete_token`."""
+        await self._here.complete_token(token, value)
+
+    async def fail_token(self, token: str, error: BaseException | str) -> None:
+        """Fails a token of an execution. See `Client.fail_token`."""
+        await self._here.fail_token(token, error)
+
+    async def ask(
+        self,
+        workflow_id: str,
+        value: Any,
+        *,
+        topic: str = DEFAULT_TOPIC,
+        timeout: Duration | None = None,
+        message_id: str | None = None,
+    ) -> Any:
+        """Asks an execution a question, and returns the answer. See `Client.ask`."""
+        return await self._here.ask(workflow_id, value, topic, timeout, message_id)
+
     async def cancel(self, workflow_id: str) -> bool:
         """Requests that an execution be cancelled. See `Client.cancel`."""
         forbid_in_workflow("engine.cancel")

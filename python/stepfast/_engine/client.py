@@ -10,10 +10,11 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 from stepfast._engine.batch.handle import BatchHandle
 from stepfast._engine.batch.submission import submit_batch
 from stepfast._engine.dead_letters import DeadLetter
+from stepfast._engine.exchanges import Exchanges
 from stepfast._engine.filter import BulkResult, Filter
 from stepfast._engine.handle import Handle
 from stepfast._engine.open_engine import OpenEngine
-from stepfast._engine.records import Event, Execution, ExecutionOutcome, Record
+from stepfast._engine.records import Execution, ExecutionOutcome, Record
 from stepfast._engine.workers import WorkerOverview
 from stepfast._options.batch_options import BatchOptions
 from stepfast._options.queue import Queue, QueueInfo, declared_queues
@@ -21,7 +22,6 @@ from stepfast._runtime.branch import forbid_in_workflow
 from stepfast._runtime.waiting import wait_for_call
 from stepfast._validation import bounds
 from stepfast._validation.durations import Duration
-from stepfast._workflow.messaging.messages import DEFAULT_TOPIC
 from stepfast._workflow.remote import RemoteWorkflow, Unspecified
 from stepfast._workflow.startable import Startable
 
@@ -29,7 +29,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Client:
+class Client(Exchanges):
     """A client, which starts executions that workers elsewhere run, waits for them, and cancels, resumes and
     lists them. A web process, for example, hands work to workers by a client. Any number of threads may use
     one client.
@@ -403,59 +403,6 @@ class Client:
             InvalidArgument: No attribute can have such a name or such a value, or `limit` is less than 1.
         """
         return self._open_engine.find(attribute, values, limit).wait()
-
-    def send(
-        self, workflow_id: str, value: Any, *, topic: str = DEFAULT_TOPIC, message_id: str | None = None
-    ) -> None:
-        """Sends a message to an execution, in whichever process it runs, waits or is queued. The code of the
-        workflow receives it by `stepfast.receive`. When the call returns, the message is durable.
-
-        Args:
-            workflow_id: The workflow_id of the receiver.
-            value: The value, of up to 64 KiB encoded.
-            topic: The topic under which the receiver waits; `default` by default.
-            message_id: An id of the message. A second message with this id to the same execution is not sent
-                again, and the call succeeds. None by default.
-
-        Raises:
-            NotFound: There is no such execution.
-            ExecutionEnded: The execution has ended.
-            InvalidArgument: No message can have the topic or the id, or the value is too large.
-            EncodeError: The value cannot be recorded.
-        """
-        self._open_engine.send(workflow_id, value, topic, message_id).wait()
-
-    def get_event(self, workflow_id: str, name: str, *, timeout: Duration | None = None) -> Any:
-        """Waits until an execution has set an event by `stepfast.set_event`, and returns its value. If the
-        event was set several times, the call returns the value that was set last.
-
-        Args:
-            workflow_id: The workflow_id of the execution.
-            name: The name of the event.
-            timeout: The longest time to wait, as seconds or as a `timedelta`; no limit by default. With 0,
-                the call returns the value only if it was set before.
-
-        Returns:
-            The value of the event, or None after the timeout.
-
-        Raises:
-            NotFound: There is no such execution.
-            ExecutionEnded: The execution has ended, and has not set the event.
-            InvalidArgument: No event can have the name, or the timeout is negative.
-        """
-        return self._open_engine.get_event(workflow_id, name, timeout).wait()
-
-    def events(self, workflow_id: str) -> builtins.list[Event]:
-        """Returns all events that an execution has set, in their order: also values that a later one of the
-        same name has replaced.
-
-        Args:
-            workflow_id: The workflow_id of the execution.
-
-        Raises:
-            NotFound: There is no such execution.
-        """
-        return self._open_engine.events(workflow_id).wait()
 
     def cancel(self, workflow_id: str) -> bool:
         """Requests that an execution be cancelled. See `Handle.cancel`.

@@ -74,6 +74,20 @@ class Handle(Generic[R]):
         bounds.check_name("event", name)
         return wait_for_call(self._native.get_event(name, to_timeout("timeout", timeout), None))
 
+    def ask(
+        self,
+        value: Any,
+        *,
+        topic: str = DEFAULT_TOPIC,
+        timeout: Duration | None = None,
+        message_id: str | None = None,
+    ) -> Any:
+        """Asks the execution a question, and returns the answer. See `Client.ask`."""
+        forbid_in_workflow("handle.ask")
+        check_message(topic, message_id)
+        seconds = to_timeout("timeout", timeout)
+        return wait_for_call(self._native.ask(value, topic, seconds, message_id, None))
+
     def cancel(self) -> bool:
         """Requests the cancellation of the execution, and of the children for which it waits.
 
@@ -203,6 +217,20 @@ class AsyncHandle(Generic[R]):
         forbid_in_workflow("handle.get_event")
         bounds.check_name("event", name)
         return await self._native.get_event(name, to_timeout("timeout", timeout), self._port)
+
+    async def ask(
+        self,
+        value: Any,
+        *,
+        topic: str = DEFAULT_TOPIC,
+        timeout: Duration | None = None,
+        message_id: str | None = None,
+    ) -> Any:
+        """Asks the execution a question, and returns the answer. See `Client.ask`."""
+        forbid_in_workflow("handle.ask")
+        check_message(topic, message_id)
+        seconds = to_timeout("timeout", timeout)
+        return await self._native.ask(value, topic, seconds, message_id, self._port)
 
     async def cancel(self) -> bool:
         """Requests the cancellation of the execution. See `Handle.cancel`."""

@@ -23,6 +23,7 @@ from stepfast._engine.records import (
 from stepfast._engine.workers import WorkerOverview, worker_overview
 from stepfast._options.queue import Queue, QueueInfo, queue_info, queue_infos, queue_name, queue_tuple
 from stepfast._runtime.branch import forbid_in_workflow
+from stepfast._runtime.failures import given_failure
 from stepfast._runtime.waiting import wait_for_call
 from stepfast._validation import bounds
 from stepfast._validation.attributes import MAX_VALUE_BYTES, check_attribute_name
@@ -97,6 +98,29 @@ class Operations:
         """Loads all events of an execution."""
         bounds.check_storable_text("workflow_id", workflow_id)
         return PendingReply(self._outside_workflow("events").events(workflow_id, self.port), events_of)
+
+    def complete_token(self, token: str, value: Any) -> PendingReply[None]:
+        """Answers a token with a value."""
+        bounds.check_storable_text("token", token)
+        native = self._outside_workflow("complete_token")
+        return PendingReply(native.complete_token(token, value, self.port), _identity)
+
+    def fail_token(self, token: str, error: BaseException | str) -> PendingReply[None]:
+        """Answers a token with an error."""
+        bounds.check_storable_text("token", token)
+        failure = given_failure(error)
+        native = self._outside_workflow("fail_token")
+        return PendingReply(native.fail_token(token, failure, self.port), _identity)
+
+    def ask(
+        self, workflow_id: str, value: Any, topic: str, timeout: Duration | None, message_id: str | None
+    ) -> PendingReply[Any]:
+        """Asks an execution a question."""
+        bounds.check_storable_text("workflow_id", workflow_id)
+        check_message(topic, message_id)
+        seconds = to_timeout("timeout", timeout)
+        native = self._outside_workflow("ask")
+        return PendingReply(native.ask(workflow_id, value, topic, seconds, message_id, self.port), _identity)
 
     def get_batch(self, batch_id: str, workflow: Any = None) -> PendingReply[_native.BatchHandle]:
         """Finds a batch, and checks its workflow if the caller has given one."""

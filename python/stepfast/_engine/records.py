@@ -103,7 +103,8 @@ class Checkpoint:
     Attributes:
         path: The position of the call in the execution, such as `3` or `2.1`.
         name: The name of the step or of the event, the topic of the message, or the name of the child's
-            workflow. `sleep` for a sleep.
+            workflow. `sleep` for a sleep. For a token `token` and its position, for a question `question` and
+            its topic, for an answer `answer` and the id of the question.
         kind: `step`, `failed` (the error of a step or of another call), `abandoned` (a call for which the
             code stopped waiting), `sleep` (also a wait for a message or an event that ended at its timeout),
             `child` (the end of a child), `started` (the start of a child), `message` (a received message),
@@ -152,7 +153,8 @@ class Wait:
     Attributes:
         kind: `child` (the end of a child), `message` or `event`.
         key: The key of the child, or of the execution that sets the event; None for a message.
-        name: The topic of the message, or the name of the event; None for a child.
+        name: The topic of the message, or the name of the event; None for a child. For tokens and questions
+            as in `Checkpoint`.
     """
 
     kind: str

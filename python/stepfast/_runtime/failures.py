@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, cast
 
 from stepfast._native import Branch, Call
 from stepfast._runtime.branch import StepBody, current_code
 from stepfast._runtime.exception_kinds import to_recordable
+from stepfast._validation.bounds import check_storable_text
+from stepfast._validation.text import short_repr
 from stepfast._values import EncodeError, decode_exception, encode_exception
 from stepfast._values.errors import text_of
 from stepfast.errors import (
@@ -25,6 +27,7 @@ from stepfast.errors import (
     SchemaMismatch,
     StoreCorrupt,
     StoreUnavailable,
+    TokenAnswered,
     WorkflowCancelled,
     WorkflowFailed,
     WorkflowIdConflict,
@@ -52,6 +55,7 @@ CLASS_BY_KIND: Final[dict[str, type[Error]]] = {
 
 #: The exception classes of single error codes. All other codes have the class of their kind.
 CLASS_BY_CODE: Final[dict[str, type[Error]]] = {
+    "SF-0001": InvalidArgument,
     "SF-0003": WorkflowIdConflict,
     "SF-0004": NotFound,
     "SF-0012": EngineClosed,
@@ -61,6 +65,7 @@ CLASS_BY_CODE: Final[dict[str, type[Error]]] = {
     "SF-0039": DedupConflict,
     "SF-0040": QueueFull,
     "SF-0042": ExecutionEnded,
+    "SF-0043": TokenAnswered,
 }
 
 
@@ -92,6 +97,20 @@ def failure_of(raised: BaseException, retry_if: Callable[[Exception], bool] | No
     kind = type(raised).__qualname__
     message = text_of(raised) or kind
     return (kind, message, causes, is_retryable, encode_exception(raised))
+
+
+def given_failure(error: BaseException | str) -> FailureTuple:
+    """Returns the failure to record for an error that a caller gives: an exception, or a text.
+
+    Raises:
+        InvalidArgument: The error is neither of them.
+    """
+    if isinstance(error, BaseException):
+        return failure_of(error)
+    if not isinstance(cast("object", error), str):
+        raise InvalidArgument(f"error is {short_repr(error)}, and must be an exception or a text")
+    check_storable_text("error", error)
+    return ("Failure", error, [], True, b"")
 
 
 def workflow_failure(branch: Branch, raised: BaseException) -> FailureTuple:

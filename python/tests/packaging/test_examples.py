@@ -104,6 +104,7 @@ def test_every_example_has_its_test() -> None:
     names = {path.relative_to(EXAMPLES).with_suffix("").as_posix() for path in EXAMPLES.rglob("*.py")}
     assert names == {
         *EXPECTED_OUTPUTS,
+        "approval",
         "outbox",
         "payload_size",
         "web",
@@ -145,6 +146,41 @@ def test_outbox_saves_order_with_its_mail(url: str, tmp_path: pathlib.Path) -> N
         finally:
             worker.terminate()
         assert worker.wait(HANG_TIMEOUT) == 0
+
+
+def test_expenses_are_approved_in_a_web_page(tmp_path: pathlib.Path) -> None:
+    shutil.copy(EXAMPLES / "approval.py", tmp_path)
+    store = f"sqlite:{tmp_path}/approval.db"
+    with (
+        web_server("approval:app", tmp_path) as server,
+        httpx.Client(base_url=server.url, timeout=HANG_TIMEOUT) as client,
+    ):
+        for name, euros in (("<lunch>", 30), ("yacht", 300_000)):
+            assert client.post(f"/expenses/{name}", params={"euros": euros}).status_code == 202
+        while (page := client.get("/").text).count("<form") < 2:
+            pass
+        assert "&lt;lunch&gt;: 30 EUR" in page and "yacht: 300000 EUR" in page
+        assert client.get("/expenses/boat").status_code == 404
+        # the expenses survive the service
+        server.send_signal(signal.SIGKILL)
+        assert server.wait_for_end() == -signal.SIGKILL
+    with (
+        web_server("approval:app", tmp_path) as server,
+        httpx.Client(base_url=server.url, timeout=HANG_TIMEOUT) as client,
+        Client(store) as engine_client,
+    ):
+        page = client.get("/").text
+        for name, decision, other in (("&lt;lunch&gt;", "approve", "reject"), ("yacht", "reject", "approve")):
+            form = next(form for form in page.split("<form")[1:] if name in form)
+            (action,) = re.findall(f'formaction="([^"]+/{decision})"', form)
+            assert client.post(action).headers["location"] == "/"
+            late = client.post(action.replace(decision, other))
+            assert (late.status_code, late.json()) == (409, {"detail": "this expense was decided before"})
+        assert engine_client.get("<lunch>").result(HANG_TIMEOUT) == "<lunch>: 30 EUR paid"
+        assert engine_client.get("yacht").result(HANG_TIMEOUT) == "yacht: rejected"
+        assert client.get("/expenses/yacht").json() == {"status": "completed", "outcome": "yacht: rejected"}
+        assert client.get("/").text.endswith("<p>none</p>")
+        assert client.post("/tokens/wrong/approve").status_code == 404
 
 
 def test_web_serves_orders_after_kill(tmp_path: pathlib.Path) -> None:

@@ -21,6 +21,7 @@ super::cases![
     answer_is_received_after_a_timeout,
     received_answer_stays,
     one_branch_at_a_time_waits_for_a_token,
+    token_of_another_execution_is_refused,
     wrong_tokens_are_refused,
     items_of_batches_create_tokens,
     question_is_answered,
@@ -195,6 +196,24 @@ async fn one_branch_at_a_time_waits_for_a_token(fixture: &dyn StoreFixture) {
     let (first, second) = handle.result().await.unwrap();
     assert_eq!(first, 7);
     assert!(second.unwrap().contains("another branch of the code waits for this token"));
+    shut_down(engine).await;
+}
+
+async fn token_of_another_execution_is_refused(fixture: &dyn StoreFixture) {
+    let kept = Arc::new(std::sync::Mutex::new(None::<Arc<Token<i64>>>));
+    let workflow = Workflow::new("w", move |mut cx: Context, (): ()| {
+        let kept = kept.clone();
+        async move {
+            let own = Arc::new(cx.create_token::<i64>().await?);
+            let token = kept.lock().unwrap().replace(own.clone()).unwrap_or(own);
+            let result = token.result(&mut cx).timeout(Duration::ZERO).await;
+            BodyResult::Ok(result.err().map(|failure| failure.message))
+        }
+    });
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
+    assert_eq!(engine.run(&workflow, ()).await.unwrap(), None);
+    let refused = engine.run(&workflow, ()).await.unwrap().unwrap();
+    assert!(refused.contains("created by another execution"), "{refused}");
     shut_down(engine).await;
 }
 

@@ -1,12 +1,11 @@
 //! `stepfast message`: sends messages to executions.
 
-use anyhow::Context;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use stepfast::text::abbreviate;
 
+use super::parse_value;
 use crate::client::with_client;
-use crate::graph::parse_json;
 use crate::output::{self, Exit};
 use crate::workflow::StoreArgs;
 
@@ -43,10 +42,7 @@ impl MessageCommand {
 
 impl SendMessageArgs {
     async fn run(self) -> anyhow::Result<Exit> {
-        let value: Value = parse_json(&self.value).context(format!(
-            "the value of the message is JSON; a text has double quotes, as in '{}'",
-            Value::from(&*self.value)
-        ))?;
+        let value: Value = parse_value("the value of the message", &self.value)?;
         let store = stepfast::connect_existing(&self.target.store).await?;
         with_client(store, async |client| {
             let mut message = client.send(&self.workflow_id, &value);

@@ -10,6 +10,7 @@ use stepfast::{Error, Payload};
 use super::{Call, CallState, max_park_time, now};
 use crate::bridge::branch::Branch;
 use crate::bridge::mailbox::NewRun;
+use crate::bridge::messaging::question::Question;
 use crate::bridge::port::{Port, end_flush_burst};
 use crate::bridge::reply::{FailureTuple, Reply};
 use crate::bridge::waiter::Callback;
@@ -87,11 +88,15 @@ impl Call {
 
     /// Takes the result of the call as a Python object; None if the call has no result.
     pub(crate) fn take_value(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let decoded = |payload: &Payload| match decode(py, payload) {
+            Ok(value) => Ok(value.unbind()),
+            Err(error) => Err(self.park_unreadable(py, error)),
+        };
         match self.state.replace(CallState::Consumed) {
-            CallState::Finished(Reply::Value(payload)) => match decode(py, &payload) {
-                Ok(value) => Ok(value.unbind()),
-                Err(error) => Err(self.park_unreadable(py, error)),
-            },
+            CallState::Finished(Reply::Value(payload)) => decoded(&payload),
+            CallState::Finished(Reply::Question(id, payload)) => {
+                Ok(Py::new(py, Question::new(id, decoded(&payload)?))?.into_any())
+            }
             CallState::Finished(reply) => reply.into_python(py),
             _ => Ok(py.None()),
         }

@@ -4,6 +4,7 @@ pub(crate) mod answer;
 pub(crate) mod events;
 pub(crate) mod private_names;
 pub(crate) mod questions;
+pub(crate) mod shown;
 pub(crate) mod streams;
 pub(crate) mod tokens;
 

@@ -12,3 +12,8 @@ pub(crate) fn private_name(text: &str) -> String {
 pub(crate) fn is_private(name: &str) -> bool {
     name.starts_with(MARK)
 }
+
+/// Returns the text of a private name; `None` for a name of callers.
+pub(crate) fn without_mark(name: &str) -> Option<&str> {
+    name.strip_prefix(MARK)
+}

@@ -6,14 +6,22 @@ use crate::error::Error;
 use crate::key::{Key, MAX_BATCH_ITEMS, item_id};
 use crate::name_checks::split_item_id;
 use crate::payload::Payload;
+use crate::runtime::messaging::shown::show_record;
 use crate::store::{
     Detail, Execution, ExecutionId, Record, Store, StoreError, input_of_item, unpack_inputs, virtual_item,
 };
 
 /// Returns the record of the execution with this workflow_id, which may be the text of its key. The record of an item
-/// without a row of its own is put together from that of its bundle.
+/// without a row of its own is put together from that of its bundle. The names of tokens and questions are those for
+/// people.
 #[doc(hidden)]
 pub async fn find_record(store: &dyn Store, workflow_id: &str, detail: Detail) -> Result<Record, Error> {
+    let mut record = find(store, workflow_id, detail).await?;
+    show_record(&mut record);
+    Ok(record)
+}
+
+async fn find(store: &dyn Store, workflow_id: &str, detail: Detail) -> Result<Record, Error> {
     if let Some(record) = find_row(store, workflow_id, detail).await? {
         return Ok(record);
     }

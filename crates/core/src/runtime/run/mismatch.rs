@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use crate::failure::{Failure, NON_DETERMINISTIC};
 use crate::path::Path;
+use crate::runtime::messaging::shown::shown_name;
 use crate::runtime::run::call::CallState;
 use crate::runtime::run::replay::{CallKind, describe};
 use crate::store::Checkpoint;
@@ -34,7 +35,7 @@ pub(crate) fn describe_missing_call<'c>(
         format!(
             "the record continues with {} {:?} at position {}, but the code does not call it",
             describe(next.kind),
-            &*next.name,
+            shown_name(&next.name),
             next.path
         )
     };
@@ -44,7 +45,7 @@ pub(crate) fn describe_missing_call<'c>(
             break;
         }
         text.push_str(if n == 0 { "; the code waits for " } else { ", for " });
-        let _ = write!(text, "{} {:?}", call.kind.noun(), &*call.name);
+        let _ = write!(text, "{} {:?}", call.kind.noun(), shown_name(&call.name));
         if !call.path.is_of_task() {
             let _ = write!(text, " at position {}", call.path);
         }
@@ -54,7 +55,8 @@ pub(crate) fn describe_missing_call<'c>(
 
 /// Describes code that makes another call at the position of a pending sleep.
 pub(crate) fn describe_replaced_sleep(kind: CallKind, name: &str, path: &Path) -> String {
-    format!("at position {path} a sleep is pending, but the code calls {} {name:?}", kind.noun())
+    let shown = shown_name(name);
+    format!("at position {path} a sleep is pending, but the code calls {} {shown:?}", kind.noun())
 }
 
 /// Describes a graph without a task whose outcome is recorded.
@@ -98,8 +100,9 @@ pub(crate) fn describe_unrecorded_abandonment(
     } else {
         "which the recorded run had not abandoned by then"
     };
+    let shown = shown_name(name);
     format!(
-        "the code abandons {} {name:?} at position {path}, {what} (replays repeat only the time limits of \
+        "the code abandons {} {shown:?} at position {path}, {what} (replays repeat only the time limits of \
          {time_limit})",
         kind.noun()
     )

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::path::Path;
+use crate::runtime::messaging::shown::shown_name;
 use crate::store::{Attempt, Checkpoint, CheckpointKind, Record};
 
 /// Failed attempts by path.
@@ -121,6 +122,7 @@ impl Replay {
         let Some(checkpoint) = self.by_path.get(path).and_then(|&i| self.recorded[i].as_ref()) else {
             return Ok(None);
         };
+        let shown = shown_name(name);
         if *checkpoint.name != *name || !kind.matches(checkpoint.kind) {
             let nearest = self
                 .recorded
@@ -129,21 +131,21 @@ impl Replay {
                 .filter(|other| *other.name == *name)
                 .min_by_key(|other| other.order.abs_diff(checkpoint.order));
             let hint = nearest.map_or(String::new(), |other| {
-                format!(" (the nearest recorded {name:?} is at position {})", other.path)
+                format!(" (the nearest recorded {shown:?} is at position {})", other.path)
             });
             return Err(format!(
-                "at position {path} the record has {} {:?}, but the code calls {} {name:?}{hint}",
+                "at position {path} the record has {} {:?}, but the code calls {} {shown:?}{hint}",
                 describe(checkpoint.kind),
-                &*checkpoint.name,
+                shown_name(&checkpoint.name),
                 kind.noun(),
             ));
         }
         match (checkpoint.fingerprint, fingerprint) {
             (Some(recorded), Some(now)) if recorded != now && kind == CallKind::Task => Err(format!(
-                "task {name:?} was recorded with other dependencies, or with another rule, than it has now"
+                "task {shown:?} was recorded with other dependencies, or with another rule, than it has now"
             )),
             (Some(recorded), Some(now)) if recorded != now => Err(format!(
-                "at position {path} {} {name:?} was recorded with other arguments than the code passes now",
+                "at position {path} {} {shown:?} was recorded with other arguments than the code passes now",
                 kind.noun()
             )),
             _ => Ok(Some(checkpoint)),

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::Error;
 use crate::failure::Failure;
+use crate::key::Key;
 use crate::payload::Payload;
 use crate::runtime::messaging::answer::decode_answer;
 use crate::runtime::messaging::tokens::TokenId;
@@ -33,6 +34,7 @@ pub struct Token<T> {
 /// The topic of a token's answer, and the answer once the execution has received it.
 #[derive(Clone)]
 pub struct TokenAnswer {
+    execution: Key,
     topic: Arc<str>,
     state: Arc<Mutex<AnswerState>>,
 }
@@ -87,6 +89,11 @@ impl Context {
     /// Begins the call that waits for the answer to a token. Returns the answer if it was received before: then there is
     /// no call.
     pub(crate) fn begin_token_result(&mut self, answer: &TokenAnswer) -> Result<TokenWait, Answer> {
+        if answer.execution != self.run.key {
+            let reason =
+                "it was created by another execution; wait in the code that has created it".to_owned();
+            return Err(Err(Error::Invalid { input: "token", reason }.to_failure()));
+        }
         let mut state = answer.state.lock();
         match &*state {
             AnswerState::Received(received) => return Err(received.clone()),
@@ -192,7 +199,8 @@ pub(crate) async fn create_token(call: &Call) -> Result<(String, TokenAnswer), F
     };
     let id = TokenId { execution: call.run.key, path: call.path.clone(), secret };
     let state = Arc::new(Mutex::new(AnswerState::Free));
-    Ok((id.to_string(), TokenAnswer { topic: id.topic().into(), state }))
+    let answer = TokenAnswer { execution: id.execution, topic: id.topic().into(), state };
+    Ok((id.to_string(), answer))
 }
 
 /// A call that waits for the answer to a token. Until this value is dropped, no other call can wait for it.
