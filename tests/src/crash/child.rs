@@ -115,7 +115,7 @@ pub async fn run_executions(
             handle.send("greeting").topic("from outside").message_id("greeting").await?;
             let output = handle.result().await?;
             sink(&format!("ended {id} {output}"));
-            Ok(())
+            check_streams(&engine, &id, n).await
         }));
     }
     for is_streamed in [false, true] {
@@ -219,6 +219,29 @@ async fn run_batch(
     assert_eq!(results.len(), items as usize, "{id}");
     Ok(())
 }
+
+/// Checks the streams of a talker: its code has written each number once, and the last attempt of its step all values. The
+/// values of attempts that were interrupted are the first ones.
+async fn check_streams(engine: &Engine, id: &str, n: u32) -> Result<(), Error> {
+    let numbers: Vec<_> = engine.read_stream::<u32>(id, NUMBERS).await?.into_stream().try_collect().await?;
+    let numbers: Vec<u32> = numbers.into_iter().map(|value| value.value).collect();
+    assert!(numbers.iter().copied().eq(n..n + TALKER_MESSAGES), "numbers of {id}: {numbers:?}");
+    let words: Vec<_> = engine.read_stream::<u32>(id, WORDS).await?.into_stream().try_collect().await?;
+    for (offset, word) in (0..).zip(&words) {
+        let place = offset - word.attempt_offset;
+        assert!(word.offset == offset && i64::from(word.value) == place, "words of {id}: {words:?}");
+    }
+    let last = words.last().map(|word| word.value);
+    assert_eq!(last, Some(WORD_COUNT - 1), "words of {id}: {words:?}");
+    Ok(())
+}
+
+/// The stream to which a talker writes the numbers that it has received, and the one to which its step writes.
+const NUMBERS: &str = "numbers";
+const WORDS: &str = "words";
+
+/// Number of values that the step of a talker writes.
+const WORD_COUNT: u32 = 20;
 
 /// The beginning of the ids of batches, which continues with the number of their items.
 pub const BATCH_PREFIX: &str = "b-";
@@ -410,9 +433,20 @@ async fn talk(cx: &mut Context, n: u32, listener: &Workflow<String, u32>) -> Res
     for number in n..n + TALKER_MESSAGES {
         cx.send(&*me, &number).await?;
     }
+    let words = cx.stream_writer(WORDS);
     for _ in 0..TALKER_MESSAGES {
-        received.push(cx.receive::<u32>().await?.to_string());
+        let number = cx.receive::<u32>().await?;
+        cx.write_stream(NUMBERS, &number).await?;
+        received.push(number.to_string());
     }
+    cx.step("speak", async || {
+        for word in 0..WORD_COUNT {
+            words.write(&word).await?;
+            tokio::task::yield_now().await;
+        }
+        Ok::<_, Failure>(())
+    })
+    .await?;
     let none = Duration::from_millis(if n.is_multiple_of(2) { 0 } else { 30 });
     let more: Option<u32> = cx.receive().timeout(none).await?;
     received.extend(more.map(|number| format!("again {number}")));

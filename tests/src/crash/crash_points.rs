@@ -35,6 +35,7 @@ pub const ENGINE_POINTS: &[(&str, CrashPhase)] = &[
     ("batch ended and parent not woken", Working),
     ("message durable", Working),
     ("event durable", Working),
+    ("stream value staged", Working),
     ("message sent and not recorded", Working),
     ("child end received", Working),
     ("child cancel staged", Working),

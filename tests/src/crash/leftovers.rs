@@ -125,6 +125,7 @@ pub const RULES: &[(&str, &str)] = &[
     ("waits", "Wakes, claims and requests"),
     ("messages", "their receipt; messages that nothing receives are kept with their execution"),
     ("message_ids", "kept with their execution"),
+    ("stream_entries", "kept with their execution"),
     ("requests", "the owner, the end of the execution, resumes"),
     ("slots", "the end of a run, takeovers and the sweep"),
     ("assignments", "heartbeats of the worker, and the end of its registration"),

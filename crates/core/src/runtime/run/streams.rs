@@ -122,6 +122,9 @@ impl Run {
             written_at: self.engine.now(),
         };
         let append = Append { execution: self.key, stream: stream.clone(), entry };
-        Ok(self.stage_locked(&mut state, Write::Append(append.into()), reserved))
+        let lsn = self.stage_locked(&mut state, Write::Append(append.into()), reserved);
+        drop(state);
+        crate::crash_point!("stream value staged");
+        Ok(lsn)
     }
 }
