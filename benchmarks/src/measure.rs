@@ -89,6 +89,14 @@ impl Latencies {
 #[derive(Clone, Debug, Default)]
 pub struct Samples(Vec<f64>);
 
+impl FromIterator<f64> for Samples {
+    fn from_iter<T: IntoIterator<Item = f64>>(times: T) -> Self {
+        let mut times: Vec<f64> = times.into_iter().collect();
+        times.sort_by(f64::total_cmp);
+        Self(times)
+    }
+}
+
 impl Samples {
     /// Adds a time.
     pub fn push(&mut self, ms: f64) {

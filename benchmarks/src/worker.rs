@@ -13,6 +13,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::experiments::messaging;
 use crate::experiments::queue::RunCounter;
 use crate::target::io_error;
 
@@ -94,6 +95,20 @@ impl Worker {
         Ok(Self { number, child, input })
     }
 
+    /// Starts a worker on the store at `url`, and waits until it is ready.
+    pub(crate) async fn start_one(url: &str) -> Result<Self, Error> {
+        let (event_sender, mut events) = mpsc::unbounded_channel();
+        let worker = Self::start(url, 0, event_sender)?;
+        while let Some(event) = events.recv().await {
+            match event.kind {
+                WorkerEventKind::Ready => return Ok(worker),
+                WorkerEventKind::Ended => break,
+                WorkerEventKind::Begun(_) | WorkerEventKind::Ran(_) => {}
+            }
+        }
+        Err(Error::Unavailable("a worker did not start; its messages are above".into()))
+    }
+
     /// Makes the worker start `count` long executions, numbered from `first`.
     pub async fn start_long(&mut self, first: u32, count: u32) -> Result<(), Error> {
         let command = format!("start {first} {count}\n");
@@ -153,8 +168,10 @@ pub async fn run_worker(url: &str) -> Result<(), Error> {
         long_workflow(),
         crate::experiments::queue::workflow(&run_counter),
     );
-    let store = stepfast::connect(url).await?;
-    let engine = Engine::builder(store).register(&noop).register(&long).register(&queued).open().await?;
+    let (stream, echo) = (messaging::streams::workflow(), messaging::messages::echo_workflow());
+    let builder =
+        Engine::builder(stepfast::connect(url).await?).register(&noop).register(&long).register(&queued);
+    let engine = builder.register(&stream).register(&echo).open().await?;
     tokio::spawn(report_runs(engine.clone(), run_counter));
     let mut sigterm = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
         .map_err(|error| io_error("listen to signals", &error))?;

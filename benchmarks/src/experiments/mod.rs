@@ -1,9 +1,9 @@
 //! The experiments: one file per subcommand of `stepfast bench`.
 //!
 //! [`workflows`](workflows::run), [`steps`](workflows::run), [`sizes`], [`payload`], [`memory`], [`history`], [`queue`] with
-//! `rate` and `backlog`, [`neighbours`], [`sleepers`], [`messages`] and [`graphs`] drive an engine. [`flush`] and [`writes`] measure the limits
-//! of the device and the database without an engine. [`idle`], [`takeover`] and [`queue::pauses`] start
-//! [workers](crate::worker) as separate processes.
+//! `rate` and `backlog`, [`neighbours`], [`sleepers`], [`messaging`] and [`graphs`] drive an engine. [`flush`] and [`writes`] measure the
+//! limits of the device and the database without an engine. [`idle`], [`takeover`], [`messaging`] and [`queue::pauses`]
+//! start [workers](crate::worker) as separate processes.
 
 pub mod batching;
 pub mod flush;
@@ -12,7 +12,7 @@ pub mod history;
 pub mod idle;
 pub mod large_graph;
 pub mod memory;
-pub mod messages;
+pub mod messaging;
 pub mod neighbours;
 pub mod payload;
 pub mod queue;

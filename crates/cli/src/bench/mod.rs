@@ -75,6 +75,8 @@ pub(crate) enum BenchCommand {
     Batching(batching::BatchingArgs),
     /// Messages, round trips and events between executions, and many senders to one receiver.
     Messages(messaging::MessagesArgs),
+    /// Values from a step to readers of its stream, in the same process and in another one.
+    Streams(messaging::StreamsArgs),
     #[command(hide = true)]
     Worker(takeover::WorkerProcessArgs),
 }
@@ -103,6 +105,7 @@ impl BenchCommand {
             BenchCommand::LargeGraph(graph) => graph.run().await,
             BenchCommand::Batching(batching) => batching.run().await,
             BenchCommand::Messages(messages) => messages.run().await,
+            BenchCommand::Streams(streams) => streams.run().await,
             BenchCommand::Worker(worker) => worker.run().await,
         }
     }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use stepfast::{Context, Engine, Error, Failure, Workflow};
-use tokio::sync::mpsc::{self, UnboundedSender};
+use stepfast::{Client, Context, Engine, Error, Failure, Workflow};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::time::Instant;
 
 use crate::measure::{Samples, ms_since};
 use crate::report::{Figure, Row};
 use crate::target::{Target, TargetLocation};
+use crate::worker::Worker;
 
 /// The parameters of the experiment.
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +38,8 @@ struct Workflows {
     receiver: Workflow<usize, ()>,
     /// Answers this many messages, whose value is the id of the sender.
     echo: Workflow<usize, ()>,
-    /// Sends this many messages to the execution `echo`, one after each answer.
-    caller: Workflow<usize, ()>,
+    /// Sends this many messages to the execution with this id, one after each answer.
+    caller: Workflow<(String, usize), ()>,
     /// Sets an event after each of this many messages.
     setter: Workflow<usize, ()>,
 }
@@ -58,19 +59,13 @@ impl Workflows {
                 Ok::<_, Failure>(())
             }
         });
-        let echo = Workflow::new("echo", |mut cx: Context, count: usize| async move {
-            for _ in 0..count {
-                let sender: String = cx.receive().await?;
-                cx.send(sender, &()).await?;
-            }
-            Ok::<_, Failure>(())
-        });
-        let caller = Workflow::new("caller", move |mut cx: Context, count: usize| {
+        let echo = echo_workflow();
+        let caller = Workflow::new("caller", move |mut cx: Context, (echo, count): (String, usize)| {
             let report = report.clone();
             async move {
                 let me = cx.execution_key();
                 for _ in 0..count {
-                    cx.send("echo", &me).await?;
+                    cx.send(&*echo, &me).await?;
                     cx.receive::<()>().await?;
                     let _ = report.send(Instant::now());
                 }
@@ -86,6 +81,17 @@ impl Workflows {
         });
         Self { receiver, echo, caller, setter }
     }
+}
+
+/// Returns a workflow that answers this many messages, whose value is the id of the sender.
+pub(crate) fn echo_workflow() -> Workflow<usize, ()> {
+    Workflow::new("echo", |mut cx: Context, count: usize| async move {
+        for _ in 0..count {
+            let sender: String = cx.receive().await?;
+            cx.send(sender, &()).await?;
+        }
+        Ok::<_, Failure>(())
+    })
 }
 
 /// Runs the experiment. `progress` is called with the activity and the number of operations that are done.
@@ -132,7 +138,7 @@ async fn measure(
     let echo = engine.start(&workflows.echo, count).workflow_id("echo").await?;
     let mut round_trips = Samples::default();
     let mut begun = Instant::now();
-    let caller = engine.start(&workflows.caller, count).await?;
+    let caller = engine.start(&workflows.caller, ("echo".to_owned(), count)).await?;
     for n in 0..count {
         let at = received.recv().await.ok_or_else(lost)?;
         round_trips.push(at.saturating_duration_since(begun).as_secs_f64() * 1_000.0);
@@ -173,7 +179,7 @@ async fn measure(
         per_second: completed as f64 / seconds.max(1e-9),
         ..Row::default()
     };
-    let rows = vec![
+    let mut rows = vec![
         to_receiver.row("message to its receiver"),
         round_trips.row("round trip of two executions"),
         events.row("message and event to its reader"),
@@ -181,6 +187,36 @@ async fn measure(
         row(&format!("received of {senders} tasks"), begun.elapsed().as_secs_f64()),
     ];
     engine.shutdown(Duration::from_secs(10)).await?;
+    progress("round trips between two processes", parameters.total());
+    rows.push(measure_two_processes(target, &workflows, count, &mut received).await?);
     let figures = vec![Figure::new("message to its receiver, median", to_receiver.median(), "ms")];
     Ok((rows, figures))
+}
+
+/// Measures round trips between an execution of this process and one of a worker.
+async fn measure_two_processes(
+    target: &Target,
+    workflows: &Workflows,
+    count: usize,
+    received: &mut UnboundedReceiver<Instant>,
+) -> Result<Row, Error> {
+    let worker = Worker::start_one(&target.url).await?;
+    let builder = Engine::builder(target.store().await?).register(&workflows.caller);
+    let engine = builder.suspend_after(Duration::from_hours(1)).open().await?;
+    let client = Client::open(target.store().await?).await?;
+    let echo = client.start(&workflows.echo, count).await?;
+    let caller = engine.start(&workflows.caller, (echo.workflow_id(), count)).await?;
+    let mut begun = Instant::now();
+    let mut times = Vec::with_capacity(count);
+    while times.len() < count {
+        let Some(at) = received.recv().await else { break };
+        times.push(at.saturating_duration_since(begun).as_secs_f64() * 1_000.0);
+        begun = at;
+    }
+    caller.result().await?;
+    echo.result().await?;
+    client.into_engine().shutdown(Duration::from_secs(10)).await?;
+    engine.shutdown(Duration::from_secs(10)).await?;
+    worker.wait().await?;
+    Ok(Samples::from_iter(times).row("round trip of two processes"))
 }

@@ -1,0 +1,4 @@
+//! Messages, events and streams between executions and the outside.
+
+pub mod messages;
+pub mod streams;
