@@ -23,6 +23,7 @@ super::cases![
     retried_step_appends_again,
     offsets_continue_after_a_suspension,
     reader_begins_at_an_offset,
+    reader_of_present_values_does_not_wait,
     writes_after_the_close_are_refused,
     wrong_writes_are_refused,
     writer_outside_of_a_step_is_refused,
@@ -234,6 +235,31 @@ async fn reader_begins_at_an_offset(fixture: &dyn StoreFixture) {
     assert!(matches!(negative, Error::Invalid { input: "offset", .. }), "{negative}");
     let far: StreamReader<i64> = handle.read_stream("s").from(100).await.unwrap();
     assert!(rest(far).await.is_empty());
+    shut_down(engine).await;
+}
+
+async fn reader_of_present_values_does_not_wait(fixture: &dyn StoreFixture) {
+    // more values than a reader loads at a time
+    let workflow = Workflow::new("w", |mut cx: Context, (): ()| async move {
+        let stream = cx.stream_writer("s");
+        cx.step("write", async || {
+            for number in 0..1_100_i64 {
+                stream.write(&number).await?;
+            }
+            BodyResult::Ok(())
+        })
+        .await?;
+        cx.receive::<()>().await
+    });
+    let (engine, store) = open_engine(fixture, |b| b.register(&workflow).suspend_after(SHORT)).await;
+    let handle = engine.start(&workflow, ()).workflow_id("w").await.unwrap();
+    store.wait_until_committed(is_suspension_of(handle.key())).await;
+    for offset in [0, 1_099, 1_100, 5_000] {
+        let present: StreamReader<i64> = handle.read_stream("s").from(offset).present_only().await.unwrap();
+        assert!(rest(present).await.into_iter().eq(offset..1_100), "{offset}");
+    }
+    handle.send(&()).await.unwrap();
+    handle.result().await.unwrap();
     shut_down(engine).await;
 }
 
