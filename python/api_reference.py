@@ -40,6 +40,7 @@ GROUPS: Final = {
     ),
     "Messages and events": ("messages", "receive send set_event get_event"),
     "Tokens and questions": ("tokens", "create_token Token AsyncToken receive_question Question ask"),
+    "Streams": ("streams", "write_stream close_stream StreamValue"),
     "Queues": ("queues", "Queue QueueInfo Rate"),
     "Batches": (
         "batches",

@@ -42,6 +42,8 @@ mod _native {
     #[pymodule_export]
     use crate::bridge::messaging::question::Question;
     #[pymodule_export]
+    use crate::bridge::messaging::stream::{StreamReader, append_to_stream, close_stream, write_stream};
+    #[pymodule_export]
     use crate::bridge::messaging::token::Token;
     #[pymodule_export]
     use crate::bridge::port::Port;

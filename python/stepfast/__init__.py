@@ -10,6 +10,7 @@ from stepfast._engine.dead_letters import DeadLetter
 from stepfast._engine.engine import Engine
 from stepfast._engine.filter import BulkResult, Filter
 from stepfast._engine.handle import AsyncHandle, Handle
+from stepfast._engine.messaging.streams import StreamValue
 from stepfast._engine.records import Attempt, Checkpoint, Event, Execution, ExecutionOutcome, Record, Wait
 from stepfast._engine.status import Status, StatusText
 from stepfast._engine.workers import Unclaimable, Worker, WorkerOverview
@@ -38,6 +39,7 @@ from stepfast._workflow.instance import Instance
 from stepfast._workflow.messaging.events import get_event, set_event
 from stepfast._workflow.messaging.messages import receive, send
 from stepfast._workflow.messaging.questions import Question, ask, receive_question
+from stepfast._workflow.messaging.streams import close_stream, write_stream
 from stepfast._workflow.messaging.tokens import AsyncToken, Token, create_token
 from stepfast._workflow.remote import RemoteWorkflow
 from stepfast._workflow.sleep import sleep, sleep_until
@@ -143,6 +145,7 @@ __all__ = [
     "StepfastWarning",
     "StoreCorrupt",
     "StoreUnavailable",
+    "StreamValue",
     "Task",
     "Token",
     "TokenAnswered",
@@ -158,6 +161,7 @@ __all__ = [
     "WorkflowParked",
     "as_completed",
     "ask",
+    "close_stream",
     "create_token",
     "current",
     "current_or_none",
@@ -174,6 +178,7 @@ __all__ = [
     "wait_for",
     "wait_until",
     "workflow",
+    "write_stream",
 ]
 
 for _name in (*__all__, "map"):

@@ -57,6 +57,8 @@ enum Command {
     #[command(subcommand)]
     Event(messaging::event::EventCommand),
     #[command(subcommand)]
+    Stream(messaging::stream::StreamCommand),
+    #[command(subcommand)]
     Token(messaging::token::TokenCommand),
     /// Ask an execution a question, and print the answer.
     Ask(messaging::ask::AskArgs),
@@ -85,6 +87,7 @@ async fn main() -> ExitCode {
         Command::Batch(batch) => batch.run().await,
         Command::Message(message) => message.run().await,
         Command::Event(event) => event.run().await,
+        Command::Stream(stream) => stream.run().await,
         Command::Token(token) => token.run().await,
         Command::Ask(ask) => ask.run().await,
         Command::Graph(graph) => graph.run().await,

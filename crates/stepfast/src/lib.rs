@@ -78,6 +78,11 @@ struct Messages;
 #[doc = include_str!("../../../docs/guide/tokens.md")]
 struct Tokens;
 
+/// Compiles and runs the Rust code in the guide to streams.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/streams.md")]
+struct Streams;
+
 /// Compiles and runs the Rust code in the guide to graphs.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/graphs.md")]

@@ -102,6 +102,11 @@ impl Branch {
         &self.control
     }
 
+    /// Fails in a forked child.
+    pub(crate) fn check_process(&self, py: Python<'_>) -> PyResult<()> {
+        self.process.check(py)
+    }
+
     /// Returns the port of the loop on which the code runs.
     pub(crate) fn port(&self, py: Python<'_>) -> Option<Py<Port>> {
         self.port.as_ref().map(|port| port.clone_ref(py))
@@ -293,7 +298,7 @@ impl Branch {
     /// Whether this thread makes the branch's calls. For a branch that was created for another thread, the first thread
     /// that makes a call, or reads this attribute, becomes the thread of the branch.
     #[getter]
-    fn is_own_thread(&self) -> bool {
+    pub(crate) fn is_own_thread(&self) -> bool {
         let here = crate::thread::current_thread_id();
         self.call_thread.with(|thread| *thread.get_or_insert(here) == here)
     }

@@ -251,7 +251,7 @@ impl CallCoroutine {
         match (&self.body, &self.branch) {
             (CallBody::Step(settings, args, kwargs), Some(branch)) => {
                 let settings = settings.get();
-                let body = (branch, call, settings.shown_name(py)).into_pyobject(py)?;
+                let body = (branch, call, settings.shown_name(py), call.get().attempt()).into_pyobject(py)?;
                 let origin = BodyOrigin::Step(set_context_var(current_code, &body)?);
                 let coroutine = settings.function(py).call(args.bind(py), Some(kwargs.bind(py)));
                 self.start_coroutine(call, origin, coroutine)

@@ -18,6 +18,7 @@ use crate::bridge::handle::{event_value, new_message};
 use crate::bridge::inline::offer_inline;
 use crate::bridge::mailbox::{Mailbox, Message, NewRun};
 use crate::bridge::messaging::question::answer_of;
+use crate::bridge::messaging::stream::StreamReader;
 use crate::bridge::port::Port;
 use crate::bridge::reply::{FailureTuple, MappedReply, Reply, ReplyFuture};
 use crate::convert::durations::duration_of;
@@ -395,6 +396,17 @@ impl Engine {
         let value = crate::convert::value::encode(value)?;
         let question = self.open_engine(py)?.ask_payload(workflow_id, value);
         Ok(Call::awaitable(port, Box::pin(answer_of(question, topic, timeout, message_id))))
+    }
+
+    /// Returns a reader of a stream of the execution with this workflow_id, which begins at this offset.
+    fn read_stream(
+        &self,
+        py: Python<'_>,
+        workflow_id: String,
+        stream: &str,
+        offset: i64,
+    ) -> PyResult<StreamReader> {
+        Ok(StreamReader::new(self.open_engine(py)?.read_stream(workflow_id, stream), offset))
     }
 
     /// Returns all events that the execution has set.

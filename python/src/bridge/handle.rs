@@ -8,6 +8,7 @@ use stepfast::{Error, GetEventBuilder, Payload, SendBuilder};
 use crate::bridge::call::Call;
 use crate::bridge::coroutine::CallCoroutine;
 use crate::bridge::messaging::question::answer_of;
+use crate::bridge::messaging::stream::StreamReader;
 use crate::bridge::port::Port;
 use crate::bridge::reply::{Reply, ReplyFuture};
 use crate::convert::durations::duration_of;
@@ -121,6 +122,12 @@ impl Handle {
         let value = event_value(self.handle.get_event(name), timeout);
         let reply = async move { value.await.map_or_else(Reply::Error, Reply::of_wait) };
         Ok(Call::awaitable(port, Box::pin(reply)))
+    }
+
+    /// Returns a reader of a stream of the execution, which begins at this offset.
+    fn read_stream(&self, py: Python<'_>, stream: &str, offset: i64) -> PyResult<StreamReader> {
+        self.process.check(py)?;
+        Ok(StreamReader::new(self.handle.read_stream(stream), offset))
     }
 
     /// Asks the execution a question. Returns the answer, or None after the timeout in seconds.

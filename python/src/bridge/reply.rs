@@ -5,7 +5,9 @@ use std::task::{Context, Poll};
 
 use pyo3::prelude::*;
 use stepfast::queue::QueueRow;
-use stepfast::store::{DeadLetter, Event, Execution, Page, Record, RequestResult, WorkerOverview};
+use stepfast::store::{
+    DeadLetter, Event, Execution, Page, Record, RequestResult, StreamEntry, WorkerOverview,
+};
 use stepfast::{BatchCounts, BulkResult, Error, Failure, ItemResult, Payload, QuestionId, TokenAnswer};
 
 use crate::bridge::batch::handle::BatchHandle;
@@ -38,6 +40,7 @@ pub(crate) enum Reply {
     FoundByValue(Vec<Vec<Execution>>),
     Record(Box<Record>),
     Events(Vec<Event>),
+    StreamEntries(Vec<StreamEntry>),
     Workers(WorkerOverview),
     DeadLetters(Vec<DeadLetter>),
     Queue(QueueRow),
@@ -131,6 +134,7 @@ impl Reply {
             Reply::FoundByValue(found) => crate::convert::record::executions_by_value(py, &found),
             Reply::Record(record) => crate::convert::record::record(py, &record),
             Reply::Events(events) => crate::convert::record::events(py, &events),
+            Reply::StreamEntries(entries) => crate::convert::record::stream_entries(py, &entries),
             Reply::Workers(overview) => crate::convert::workers::worker_overview(py, &overview),
             Reply::DeadLetters(letters) => crate::convert::dead_letters::dead_letters(py, &letters),
             Reply::Queue(row) => crate::convert::queue::queue_tuple(py, &row),

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use stepfast::clock::Timestamp;
+use stepfast::guest::Path;
 use stepfast::store::{
-    Attempt, Checkpoint, CheckpointKind, Event, Execution, Page, Record, RequestResult, Wait,
+    Attempt, Checkpoint, CheckpointKind, Event, Execution, Page, Record, RequestResult, StreamEntry, Wait,
 };
 use stepfast::{BatchCounts, Engine, Error, Failure, ItemResult, Payload, Status};
 
@@ -183,6 +184,17 @@ fn checkpoint(py: Python<'_>, checkpoint: &Checkpoint) -> PyResult<Py<PyAny>> {
 pub(crate) fn events(py: Python<'_>, events: &[Event]) -> PyResult<Py<PyAny>> {
     let tuple = |event: &Event| (event.name.to_string(), bytes(py, &event.value), event.set_at.as_micros());
     Ok(events.iter().map(tuple).collect::<Vec<_>>().into_pyobject(py)?.unbind())
+}
+
+/// Returns a tuple for each value of a stream: its offset, the encoded value, the time of the writing, the path of the step, and
+/// the offset of the first value of the attempt.
+pub(crate) fn stream_entries(py: Python<'_>, entries: &[StreamEntry]) -> PyResult<Py<PyAny>> {
+    let tuple = |entry: &StreamEntry| {
+        let step = (entry.step != Path::root()).then(|| entry.step.to_string());
+        let written_at = entry.written_at.as_micros();
+        (entry.offset, bytes(py, &entry.value), written_at, step, entry.attempt_offset)
+    };
+    Ok(entries.iter().map(tuple).collect::<Vec<_>>().into_pyobject(py)?.unbind())
 }
 
 /// Returns the kind of a wait, the key of the other execution, and the name of the topic or event.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import threading
-from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
@@ -13,6 +13,7 @@ from stepfast._engine.batch.submission import submit_batch_async
 from stepfast._engine.dead_letters import DeadLetter
 from stepfast._engine.filter import BulkResult, Filter
 from stepfast._engine.handle import AsyncHandle
+from stepfast._engine.messaging.streams import StreamValue, stream_values_async
 from stepfast._engine.open_engine import OpenEngine
 from stepfast._engine.records import Event, Execution, ExecutionOutcome, Record
 from stepfast._engine.workers import WorkerOverview
@@ -298,6 +299,12 @@ class AsyncClient:
     async def events(self, workflow_id: str) -> builtins.list[Event]:
         """Returns all events that an execution has set, in their order. See `Client.events`."""
         return await self._here.events(workflow_id)
+
+    def read_stream(self, workflow_id: str, stream: str, *, offset: int = 0) -> AsyncIterator[StreamValue]:
+        """Reads a stream of an execution, also while it grows: `async for value in engine.read_stream(…)`.
+        See `Client.read_stream`."""
+        open_engine = self._here
+        return stream_values_async(open_engine.read_stream(workflow_id, stream, offset), open_engine)
 
     async def complete_token(self, token: str, value: Any) -> None:
         """Completes a token of an execution. See `Client.complete_token`."""

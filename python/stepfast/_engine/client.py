@@ -10,9 +10,9 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 from stepfast._engine.batch.handle import BatchHandle
 from stepfast._engine.batch.submission import submit_batch
 from stepfast._engine.dead_letters import DeadLetter
-from stepfast._engine.exchanges import Exchanges
 from stepfast._engine.filter import BulkResult, Filter
 from stepfast._engine.handle import Handle
+from stepfast._engine.messaging.exchanges import Exchanges
 from stepfast._engine.open_engine import OpenEngine
 from stepfast._engine.records import Execution, ExecutionOutcome, Record
 from stepfast._engine.workers import WorkerOverview

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
 from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stepfast import _native
+from stepfast._engine.messaging.streams import (
+    StreamValue,
+    check_reading,
+    stream_values,
+    stream_values_async,
+)
 from stepfast._engine.status import Status
 from stepfast._runtime.branch import forbid_in_workflow
 from stepfast._runtime.waiting import result_timeout, wait_for_call
@@ -73,6 +79,12 @@ class Handle(Generic[R]):
         forbid_in_workflow("handle.get_event")
         bounds.check_name("event", name)
         return wait_for_call(self._native.get_event(name, to_timeout("timeout", timeout), None))
+
+    def read_stream(self, stream: str, *, offset: int = 0) -> Iterator[StreamValue]:
+        """Reads a stream of the execution, also while it grows. See `Client.read_stream`."""
+        forbid_in_workflow("handle.read_stream")
+        check_reading(stream, offset)
+        return stream_values(self._native.read_stream(stream, offset), self._open_engine)
 
     def ask(
         self,
@@ -217,6 +229,13 @@ class AsyncHandle(Generic[R]):
         forbid_in_workflow("handle.get_event")
         bounds.check_name("event", name)
         return await self._native.get_event(name, to_timeout("timeout", timeout), self._port)
+
+    def read_stream(self, stream: str, *, offset: int = 0) -> AsyncIterator[StreamValue]:
+        """Reads a stream of the execution, also while it grows: `async for value in handle.read_stream(…)`.
+        See `Client.read_stream`."""
+        forbid_in_workflow("handle.read_stream")
+        check_reading(stream, offset)
+        return stream_values_async(self._native.read_stream(stream, offset), self._open_engine)
 
     async def ask(
         self,

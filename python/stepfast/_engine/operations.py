@@ -10,6 +10,7 @@ from stepfast import _native
 from stepfast._engine.dead_letters import DeadLetter, dead_letters
 from stepfast._engine.filter import BulkResult, Filter, filter_tuple, workflow_name
 from stepfast._engine.handle import outcomes
+from stepfast._engine.messaging.streams import check_reading
 from stepfast._engine.records import (
     Event,
     Execution,
@@ -98,6 +99,12 @@ class Operations:
         """Loads all events of an execution."""
         bounds.check_storable_text("workflow_id", workflow_id)
         return PendingReply(self._outside_workflow("events").events(workflow_id, self.port), events_of)
+
+    def read_stream(self, workflow_id: str, stream: str, offset: int) -> _native.StreamReader:
+        """Returns a reader of a stream of an execution."""
+        bounds.check_storable_text("workflow_id", workflow_id)
+        check_reading(stream, offset)
+        return self._outside_workflow("read_stream").read_stream(workflow_id, stream, offset)
 
     def complete_token(self, token: str, value: Any) -> PendingReply[None]:
         """Answers a token with a value."""

@@ -102,16 +102,17 @@ class Checkpoint:
 
     Attributes:
         path: The position of the call in the execution, such as `3` or `2.1`.
-        name: The name of the step or of the event, the topic of the message, or the name of the child's
+        name: The name of the step, event or stream, the topic of the message, or the name of the child's
             workflow. `sleep` for a sleep. For a token `token` and its position, for a question `question` and
             its topic, for an answer `answer` and the id of the question.
         kind: `step`, `failed` (the error of a step or of another call), `abandoned` (a call for which the
             code stopped waiting), `sleep` (also a wait for a message or an event that ended at its timeout),
             `child` (the end of a child), `started` (the start of a child), `message` (a received message),
-            `sent` (a message that was sent), `event` (an event that was set) or `event read`. For children,
-            the value is the child's key.
+            `sent` (a message that was sent), `event` (an event that was set), `event read`, or `stream write`
+            (a value that the code of the workflow wrote to a stream, or the end of a closed one). For
+            children, the value is the child's key.
         value: The value of a step, or the exception of a failed step; a `DecodeError` if this program cannot
-            read the recorded value. For children see `kind`.
+            read the recorded value. None for `stream write`. For children see `kind`.
         recorded_at: The time at which the code received the outcome.
         duration: The time from the call until the code received the outcome.
     """

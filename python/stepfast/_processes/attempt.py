@@ -93,6 +93,6 @@ class ProcessAttempt:
         self._deliver_failure(failure, error)
 
     def _deliver_failure(self, failure: FailureTuple, error: BaseException) -> None:
-        body = (self._branch, self._call, self.step.name)
+        body = (self._branch, self._call, self.step.name, self.step_context[-1])
         pause = self._call.deliver_failure(failure)
-        log_failed_attempt(body, error, self.step_context[-1], pause)
+        log_failed_attempt(body, error, pause)

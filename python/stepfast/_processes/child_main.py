@@ -61,7 +61,7 @@ def handle_request(
         return
     connection.send_bytes(packb(["begun"]))
     context = StepContext(*step_context)
-    current_code.set(cast("Any", (context, context, step.name)))
+    current_code.set(cast("Any", (context, context, step.name, context.attempt)))
     encoded, report = run_body(step, args, kwargs)
     current_code.set(None)
     flush_output()

@@ -18,8 +18,8 @@ ERROR: Final = 4
 STOPPED: Final = 5
 RUN_CHILD: Final = 6
 
-#: A running step body: its branch, its call, and the name of the step.
-StepBody = tuple[Branch, Call, str]
+#: A running step body: its branch, its call, the name of the step, and the number of the attempt.
+StepBody = tuple[Branch, Call, str, int | None]
 
 #: The code that runs in this context: the branch of workflow code, the running step body, or None outside of
 #: executions. One variable serves both kinds of code, so a step body sets and resets only one.

@@ -63,8 +63,8 @@ def current_or_none() -> Current | None:
         return None
     if isinstance(here, Branch):
         return Current(here.workflow_id, here.workflow, is_replaying=here.is_replaying)
-    branch, call, step = here
-    return Current(branch.workflow_id, branch.workflow, step, call.path, attempt=call.attempt)
+    branch, call, step, attempt = here
+    return Current(branch.workflow_id, branch.workflow, step, call.path, attempt=attempt)
 
 
 __all__ = ["Current", "current", "current_or_none"]

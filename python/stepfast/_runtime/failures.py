@@ -153,24 +153,21 @@ def fail_attempt(
     here = current_code.get()
     if here is not None:
         branch = here[0] if isinstance(here, tuple) else here
-        log_failed_attempt((branch, call, name), raised, attempt, pause)
+        log_failed_attempt((branch, call, name, attempt), raised, pause)
     return state
 
 
-def log_failed_attempt(
-    body: StepBody, raised: BaseException, attempt: int | None, pause: float | None
-) -> None:
+def log_failed_attempt(body: StepBody, raised: BaseException, pause: float | None) -> None:
     """Logs a failed attempt of a step.
 
     Args:
         body: The step body whose attempt has failed.
         raised: The exception with which the attempt has failed.
-        attempt: The number of the attempt, from 1.
         pause: The pause before the next attempt, in seconds; None if there is no further attempt.
     """
     if not isinstance(raised, Exception) or not _log.isEnabledFor(logging.INFO):
         return
-    branch, _, name = body
+    branch, _, name, attempt = body
     outlook = "no further one follows" if pause is None else f"the next one begins in {pause:.3g} s"
     with _code_running(body):
         _log.info(

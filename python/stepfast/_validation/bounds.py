@@ -26,6 +26,8 @@ MAX_QUEUE_LIMIT: Final = 2**31 - 1
 MAX_SECONDS: Final = 100 * 366 * 86_400.0
 #: The maximum numbers of retries and of recoveries that the native engine can count.
 MAX_RETRIES: Final = 2**32 - 1
+#: The maximum offset of a value in a stream.
+MAX_OFFSET: Final = 2**63 - 1
 
 
 def check_number(what: str, value: Any, minimum: float = -math.inf, maximum: float = math.inf) -> None:

@@ -276,7 +276,7 @@ def run_in_this_thread(
                     # the run was stopped while this thread waited for the interpreter
                     state = call.wait()
                     continue
-                token = current_code.set((branch, call, step.name))
+                token = current_code.set((branch, call, step.name, call.attempt))
                 try:
                     if step.timeout is None:
                         value = step.function(*args, **kwargs)

@@ -1,5 +1,6 @@
 """Examples: each one runs and prints the expected output."""
 
+import json
 import os
 import pathlib
 import re
@@ -7,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import httpx
 import pytest
@@ -104,6 +106,7 @@ def test_every_example_has_its_test() -> None:
     names = {path.relative_to(EXAMPLES).with_suffix("").as_posix() for path in EXAMPLES.rglob("*.py")}
     assert names == {
         *EXPECTED_OUTPUTS,
+        "agent",
         "approval",
         "outbox",
         "payload_size",
@@ -181,6 +184,70 @@ def test_expenses_are_approved_in_a_web_page(tmp_path: pathlib.Path) -> None:
         assert client.get("/expenses/yacht").json() == {"status": "completed", "outcome": "yacht: rejected"}
         assert client.get("/").text.endswith("<p>none</p>")
         assert client.post("/tokens/wrong/approve").status_code == 404
+
+
+def test_agent_continues_its_answer_after_kill(tmp_path: pathlib.Path) -> None:
+    shutil.copy(EXAMPLES / "agent.py", tmp_path)
+    # the first service has time to be killed between two words
+    with (
+        web_server("agent:app", tmp_path, AGENT_PAUSE="0.2") as server,
+        httpx.Client(base_url=server.url, timeout=HANG_TIMEOUT) as client,
+    ):
+        response = client.get("/")
+        assert response.status_code == 200 and "EventSource" in response.text
+        assert client.get("/answers/missing").status_code == 404
+        started = client.post("/answers", params={"question": "umbrella?"})
+        assert started.status_code == 202
+        answer = f"/answers/{started.json()['workflow_id']}"
+        received = read_events(client, answer, -1, 3)
+        assert [data["word"] for _, data in received] == ["Let", "me", "look"]
+        server.send_signal(signal.SIGKILL)
+        assert server.wait_for_end() == -signal.SIGKILL
+    with (
+        web_server("agent:app", tmp_path, AGENT_PAUSE="0.01") as server,
+        httpx.Client(base_url=server.url, timeout=HANG_TIMEOUT) as client,
+    ):
+        received += read_events(client, answer, received[-1][0])
+        assert [offset for offset, _ in received] == list(range(len(received)))
+        first = "Let me look at the weather in both cities first."
+        second = "Today the sun shines in Rome and rain falls in Oslo."
+        text = f"{first} {second} So take the umbrella to Oslo, and leave it there."
+        assert shown_text(received) == text
+        # the words of the killed process come first, and do not count
+        assert len(received) >= len(text.split()) + 3
+        assert received[0][1]["step"] == "1" and received[0][1]["attempt"] == 0
+        assert read_events(client, answer, -1) == received
+        assert client.get(answer, headers={"Last-Event-ID": "x"}).status_code == 422
+
+
+def read_events(
+    client: httpx.Client, path: str, last_id: int, count: int | None = None
+) -> list[tuple[int, dict[str, Any]]]:
+    """Reads server-sent events after the one with the last id: `count` events, or those until the end."""
+    events: list[tuple[int, dict[str, Any]]] = []
+    headers = {} if last_id < 0 else {"Last-Event-ID": str(last_id)}
+    with client.stream("GET", path, headers=headers) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        lines = response.iter_lines()
+        for line in lines:
+            if line == "event: end":
+                assert count is None
+                return events
+            if line.startswith("id: "):
+                events.append((int(line[4:]), json.loads(next(lines).removeprefix("data: "))))
+            if len(events) == count:
+                return events
+    raise AssertionError(f"the events have ended early: {events}")
+
+
+def shown_text(events: list[tuple[int, dict[str, Any]]]) -> str:
+    """Returns the text that the page of the agent shows after these events."""
+    steps: dict[str, tuple[int, list[str]]] = {}
+    for _, data in events:
+        if steps.get(data["step"], (None,))[0] != data["attempt"]:
+            steps[data["step"]] = (data["attempt"], [])
+        steps[data["step"]][1].append(data["word"])
+    return " ".join(word for _, words in steps.values() for word in words)
 
 
 def test_web_serves_orders_after_kill(tmp_path: pathlib.Path) -> None:

@@ -23,9 +23,11 @@ super::cases![
     retried_step_appends_again,
     offsets_continue_after_a_suspension,
     reader_begins_at_an_offset,
+    reader_of_present_values_does_not_wait,
     writes_after_the_close_are_refused,
     wrong_writes_are_refused,
     writer_outside_of_a_step_is_refused,
+    steps_have_attempts_of_their_own,
     parallel_steps_share_a_stream,
     items_of_batches_write_streams,
     streams_of_ended_executions_end,
@@ -237,6 +239,31 @@ async fn reader_begins_at_an_offset(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
+async fn reader_of_present_values_does_not_wait(fixture: &dyn StoreFixture) {
+    // more values than a reader loads at a time
+    let workflow = Workflow::new("w", |mut cx: Context, (): ()| async move {
+        let stream = cx.stream_writer("s");
+        cx.step("write", async || {
+            for number in 0..1_100_i64 {
+                stream.write(&number).await?;
+            }
+            BodyResult::Ok(())
+        })
+        .await?;
+        cx.receive::<()>().await
+    });
+    let (engine, store) = open_engine(fixture, |b| b.register(&workflow).suspend_after(SHORT)).await;
+    let handle = engine.start(&workflow, ()).workflow_id("w").await.unwrap();
+    store.wait_until_committed(is_suspension_of(handle.key())).await;
+    for offset in [0, 1_099, 1_100, 5_000] {
+        let present: StreamReader<i64> = handle.read_stream("s").from(offset).present_only().await.unwrap();
+        assert!(rest(present).await.into_iter().eq(offset..1_100), "{offset}");
+    }
+    handle.send(&()).await.unwrap();
+    handle.result().await.unwrap();
+    shut_down(engine).await;
+}
+
 async fn writes_after_the_close_are_refused(fixture: &dyn StoreFixture) {
     let workflow = Workflow::new("w", |mut cx: Context, is_suspended: bool| async move {
         cx.close_stream("s").await?;
@@ -307,6 +334,30 @@ async fn writer_outside_of_a_step_is_refused(fixture: &dyn StoreFixture) {
     for message in engine.run(&workflow, ()).await.unwrap() {
         assert!(message.contains("in the code of the workflow, call write_stream"), "{message}");
     }
+    shut_down(engine).await;
+}
+
+async fn steps_have_attempts_of_their_own(fixture: &dyn StoreFixture) {
+    let workflow = Workflow::new("w", |mut cx: Context, (): ()| async move {
+        let stream = cx.stream_writer("s");
+        for number in 0..3_i64 {
+            cx.step("write", async || {
+                stream.write(&number).await?;
+                stream.write(&number).await
+            })
+            .await?;
+        }
+        BodyResult::Ok(())
+    });
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
+    engine.start(&workflow, ()).workflow_id("w").await.unwrap();
+    let mut reader = reader(&engine, "w", "s").await;
+    let mut found = Vec::new();
+    while let Some(value) = reader.next().await.unwrap() {
+        found.push((value.value, value.step.unwrap().to_string(), value.attempt_offset));
+    }
+    let expected = [(0, "1", 0), (0, "1", 0), (1, "2", 2), (1, "2", 2), (2, "3", 4), (2, "3", 4)];
+    assert_eq!(found, expected.map(|(value, step, first)| (value, step.to_owned(), first)));
     shut_down(engine).await;
 }
 

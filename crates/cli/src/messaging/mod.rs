@@ -1,8 +1,9 @@
-//! `stepfast message`, `stepfast event`, `stepfast token` and `stepfast ask`: exchanges with executions.
+//! `stepfast message`, `stepfast event`, `stepfast stream`, `stepfast token` and `stepfast ask`: exchanges with executions.
 
 pub(crate) mod ask;
 pub(crate) mod event;
 pub(crate) mod message;
+pub(crate) mod stream;
 pub(crate) mod token;
 
 use anyhow::Context;

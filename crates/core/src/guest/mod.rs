@@ -19,6 +19,7 @@ pub use crate::path::Path;
 pub use crate::runtime::run::StopReason;
 pub use crate::runtime::run::quiescence::BlockedOn;
 pub use crate::runtime::start::options::StartOptions;
+pub use crate::workflow::messaging::StepScope;
 pub use branch::{BranchJoin, GuestBranch};
 pub use input::{GuestInput, GuestWorkflow};
 pub use run_control::RunControl;

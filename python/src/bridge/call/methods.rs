@@ -143,7 +143,7 @@ impl Call {
 
     /// The number of the step's current attempt, from 1; `None` for any other call.
     #[getter]
-    fn attempt(&self) -> Option<u32> {
+    pub(crate) fn attempt(&self) -> Option<u32> {
         // read without a lock, because every log record needs it
         Some(self.attempt.load(SeqCst)).filter(|&attempt| attempt > 0)
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-use stepfast::guest::{GuestStep, Path, RunControl, StepAction};
+use stepfast::guest::{GuestStep, Path, RunControl, StepAction, StepScope};
 use stepfast::{Failure, Key, Payload};
 
 use crate::bridge::branch::Branch;
@@ -436,6 +436,14 @@ impl Call {
         let Some(begun) = begun else { return (polled, false) };
         drop(new_run.replace(Some(begun)));
         (polled, true)
+    }
+
+    /// Returns the attempt of the step with this number, if its body runs.
+    pub(crate) fn step_scope(&self, attempt: u32) -> Option<StepScope> {
+        self.state.with(|state| match state {
+            CallState::Step(step) if step.attempt() == attempt => step.scope(),
+            _ => None,
+        })
     }
 
     /// Records the outcome of the step's body; returns the pause before the next attempt, if the body has failed and

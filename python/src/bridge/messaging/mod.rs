@@ -1,4 +1,5 @@
-//! Tokens and questions: answers to the code of workflows, and from it.
+//! Tokens, questions and streams: exchanges with the code of workflows.
 
 pub(crate) mod question;
+pub(crate) mod stream;
 pub(crate) mod token;

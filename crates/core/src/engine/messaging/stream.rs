@@ -45,6 +45,7 @@ pub struct ReadStreamBuilder<T> {
     key: Option<Key>,
     stream: Arc<str>,
     from: i64,
+    waits: bool,
     value: PhantomData<fn() -> T>,
 }
 
@@ -82,7 +83,7 @@ impl<O> Handle<O> {
 
 impl<T> ReadStreamBuilder<T> {
     fn new(engine: Arc<EngineInner>, workflow_id: String, key: Option<Key>, stream: Arc<str>) -> Self {
-        Self { engine, workflow_id, key, stream, from: 0, value: PhantomData }
+        Self { engine, workflow_id, key, stream, from: 0, waits: true, value: PhantomData }
     }
 
     /// Begins with the value at this offset. Default: 0, the first one. A reader that was interrupted continues with the
@@ -92,8 +93,14 @@ impl<T> ReadStreamBuilder<T> {
         self
     }
 
+    /// Reads only values that are durable already: the reader reaches its end where it would have to wait.
+    pub fn present_only(mut self) -> Self {
+        self.waits = false;
+        self
+    }
+
     async fn open(self) -> Result<StreamReader<T>, Error> {
-        let Self { engine, workflow_id, key, stream, from, .. } = self;
+        let Self { engine, workflow_id, key, stream, from, waits, .. } = self;
         engine.check_open()?;
         check_stream_name(&stream)?;
         if from < 0 {
@@ -104,7 +111,7 @@ impl<T> ReadStreamBuilder<T> {
             Some(key) => key,
             None => engine.find_setter(&workflow_id).await?,
         };
-        let place = StreamPlace { execution, stream, next: Some(from) };
+        let place = StreamPlace { execution, stream, next: Some(from), waits };
         Ok(StreamReader { engine, place, loaded: VecDeque::new(), value: PhantomData })
     }
 }

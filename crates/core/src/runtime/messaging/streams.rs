@@ -38,6 +38,8 @@ pub(crate) struct StreamPlace {
     pub(crate) stream: Arc<str>,
     /// The offset of the next entry; `None` when the reader has reached the end of the stream.
     pub(crate) next: Option<i64>,
+    /// Whether the reader waits for values that are still to be written.
+    pub(crate) waits: bool,
 }
 
 impl EngineInner {
@@ -64,6 +66,10 @@ impl EngineInner {
                     place.next = last.filter(|entry| !entry.is_end()).map(|entry| entry.offset + 1);
                     entries.retain(|entry| !entry.is_end());
                     return Ok(entries);
+                }
+                Ok(None) if !place.waits => {
+                    place.next = None;
+                    return Ok(Vec::new());
                 }
                 Ok(None) => {}
                 Err(error @ (Error::Unavailable(_) | Error::PermissionDenied(_))) => {

@@ -22,11 +22,13 @@ struct StreamEnd {
     /// The offset of the next entry.
     next: i64,
     is_closed: bool,
-    /// The offsets of the first entries of attempts, by the ids of their calls and their numbers.
-    attempts: SmallVec<[((usize, u32), i64); 1]>,
+    /// The last attempt of each call that has written, with the offset of its first entry.
+    attempts: SmallVec<[(WritingAttempt, i64); 1]>,
 }
 
-/// An attempt of a step that writes to a stream: the id of its call, its number and its path.
+/// An attempt of a step that writes to a stream: the id of its call, its number and its path. A later call may get the id of
+/// an ended one.
+#[derive(Clone, PartialEq)]
 pub(crate) struct WritingAttempt {
     pub(crate) call: usize,
     pub(crate) number: u32,
@@ -102,15 +104,17 @@ impl Run {
             self.lane().release(reserved);
             return Ok(None);
         };
-        let id = (attempt.call, attempt.number);
         let offset = end.next;
         end.next += 1;
-        let first = match end.attempts.iter().find(|(other, _)| *other == id) {
-            Some((_, first)) => *first,
+        let first = match end.attempts.iter_mut().find(|(other, _)| other.call == attempt.call) {
+            Some((other, first)) if other == attempt => *first,
+            Some(last) => {
+                // the earlier attempt writes no more
+                *last = (attempt.clone(), offset);
+                offset
+            }
             None => {
-                // earlier attempts of the call write no more
-                end.attempts.retain(|((call, _), _)| *call != attempt.call);
-                end.attempts.push((id, offset));
+                end.attempts.push((attempt.clone(), offset));
                 offset
             }
         };

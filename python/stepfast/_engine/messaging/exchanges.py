@@ -1,9 +1,11 @@
-"""The exchanges of clients and engines with executions: messages, events, tokens and questions."""
+"""The exchanges of clients and engines with executions: messages, events, tokens, questions and streams."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from stepfast._engine.messaging.streams import StreamValue, stream_values
 from stepfast._engine.records import Event
 from stepfast._validation.durations import Duration
 from stepfast._workflow.messaging.messages import DEFAULT_TOPIC
@@ -69,6 +71,27 @@ class Exchanges:
             NotFound: There is no such execution.
         """
         return self._open_engine.events(workflow_id).wait()
+
+    def read_stream(self, workflow_id: str, stream: str, *, offset: int = 0) -> Iterator[StreamValue]:
+        """Reads a stream that an execution writes by `stepfast.write_stream`, also while it grows: `for value
+        in engine.read_stream(…)`.
+
+        The iterator yields the values in their order, each when it is durable, and waits for the next one.
+        It ends when the stream is closed, or when the execution has ended. An iterator may be left in the
+        middle: a later call continues with `offset=last.offset + 1`.
+
+        Args:
+            workflow_id: The workflow_id of the execution.
+            stream: The name of the stream.
+            offset: The offset of the first value to read; 0 by default.
+
+        Raises:
+            InvalidArgument: No stream can have the name, or the offset is no whole number or negative.
+            NotFound: There is no such execution. Raised by the iterator.
+            EngineClosed: The engine was closed during the wait. Raised by the iterator.
+        """
+        reader = self._open_engine.read_stream(workflow_id, stream, offset)
+        return stream_values(reader, self._open_engine)
 
     def complete_token(self, token: str, value: Any) -> None:
         """Completes a token that the code of a workflow has created by `create_token`: the wait for the token

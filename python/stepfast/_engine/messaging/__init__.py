@@ -1,0 +1,1 @@
+"""Exchanges of programs with executions."""
