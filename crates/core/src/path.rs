@@ -7,6 +7,10 @@ use smallvec::SmallVec;
 /// Smallest number of a task in the paths of its calls. Calls of other kinds have smaller numbers.
 pub(crate) const MIN_TASK_NUMBER: u32 = 1 << 24;
 
+/// Smallest number of the part of an execution that begins when its code continues as new. Calls that are no tasks have
+/// smaller numbers.
+const MIN_PART_NUMBER: u32 = 1 << 23;
+
 /// The structural position of a durable call: its number in its branch, below the numbers of the enclosing branches.
 ///
 /// Numbers are stored as order-preserving variable-length integers, so comparing the bytes compares the paths:
@@ -65,6 +69,22 @@ impl Path {
         path.numbers().map(|_| path)
     }
 
+    /// Returns the path of a part of an execution: the root path for part 0, where an execution begins, and a path after
+    /// those of all earlier parts for a later one. Returns `None` for a part beyond the range of paths.
+    pub(crate) fn of_part(part: u32) -> Option<Self> {
+        match part {
+            0 => Some(Self::root()),
+            1..=MIN_PART_NUMBER => Some(Self::root().child(MIN_PART_NUMBER + part - 1)),
+            _ => None,
+        }
+    }
+
+    /// Returns the part of its execution to which the call belongs.
+    pub(crate) fn part(&self) -> u32 {
+        let first = self.numbers().and_then(|numbers| numbers.first().copied()).unwrap_or_default();
+        if (MIN_PART_NUMBER..MIN_TASK_NUMBER).contains(&first) { first - MIN_PART_NUMBER + 1 } else { 0 }
+    }
+
     /// Whether the call is a task of a graph, or a call of such a task.
     pub(crate) fn is_of_task(&self) -> bool {
         self.numbers().is_some_and(|numbers| numbers.first() >= Some(&MIN_TASK_NUMBER))
@@ -114,6 +134,25 @@ mod tests {
 
     const EDGES: [u32; 14] =
         [0, 1, 239, 240, 241, 495, 496, 2287, 2288, 67823, 67824, 0x00ff_ffff, 0x0100_0000, u32::MAX];
+
+    #[test]
+    fn parts_follow_each_other() {
+        let call = |part| Path::of_part(part).unwrap().child(7);
+        assert_eq!(call(0), Path::root().child(7));
+        for part in [1, 2, 300, MIN_PART_NUMBER] {
+            assert_eq!((call(part).part(), call(part - 1).part()), (part, part - 1));
+            let begin = Path::of_part(part).unwrap();
+            assert!(call(part - 1) < begin && begin < call(part));
+            // stores find the last part by the first bytes of its paths
+            assert_eq!(
+                (begin.as_bytes().len(), begin.as_bytes()[0], begin.as_bytes()[1] & 0x80),
+                (4, 250, 0x80)
+            );
+            assert!(!call(part).is_of_task());
+        }
+        assert_eq!(Path::of_part(MIN_PART_NUMBER + 1), None);
+        assert_eq!(Path::root().child(MIN_TASK_NUMBER).part(), 0);
+    }
 
     #[test]
     fn encoded_paths_sort_by_number_and_decode() {

@@ -5,8 +5,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use stepfast_core::key::Key;
+use stepfast_core::path::Path;
 use stepfast_core::payload::Payload;
-use stepfast_core::store::{CLAIMED_ROW_BYTES, Claim, RequestKind, Start, State, Status, StoreError, Write};
+use stepfast_core::store::{
+    Attempt, CLAIMED_ROW_BYTES, Checkpoint, CheckpointKind, Claim, RequestKind, Start, State, Status,
+    StoreError, Write,
+};
 
 use crate::fixtures::builders::{
     at, attempt, awaiting, cancel, checkpoint, completed, keys, parked, payload, pending_sleeps, queued,
@@ -22,6 +26,7 @@ super::cases![
     claim_takes_at_most_its_limit,
     claim_takes_only_its_workflows,
     claim_returns_the_whole_record,
+    claim_returns_the_last_part_of_an_execution,
     execution_is_claimed_once,
     claim_takes_at_least_one_execution_of_any_size,
     claim_takes_at_most_its_bytes,
@@ -176,6 +181,45 @@ async fn claim_returns_the_whole_record(fixture: &dyn StoreFixture) {
     assert_eq!(record.attempts, [attempt(key, 3, 1), attempt(key, 3, 2)]);
     assert_eq!(record.requests, [RequestKind::Cancel]);
     assert_eq!(second.record(key).await, record, "a load returns the same record");
+}
+
+async fn claim_returns_the_last_part_of_an_execution(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [continued, plain] = keys();
+    // the paths of the parts after the first one begin with the number 2^23
+    let part = |part: u32| Path::root().child((1 << 23) + part - 1);
+    let at_path = |path: Path, kind: CheckpointKind, order: u32| {
+        let recorded = checkpoint(continued, order, &format!("value {order}"));
+        Checkpoint { path, kind, order, ..recorded }
+    };
+    let step = |path: Path, order: u32| at_path(path, CheckpointKind::Step, order);
+    let checkpoints = [
+        step(Path::root().child(1), 1),
+        step(Path::root().child(300), 2),
+        at_path(part(1), CheckpointKind::Continued, 3),
+        step(part(1).child(1), 4),
+        at_path(part(2), CheckpointKind::Continued, 5),
+        step(part(2).child(1), 6),
+        // a call that the code has abandoned begins no part
+        at_path(part(3), CheckpointKind::Abandoned, 7),
+        step(part(2).child(2), 8),
+    ];
+    let failed = |path: Path, number: u32| Attempt { path, ..attempt(continued, 0, number) };
+    let attempts =
+        [failed(Path::root().child(1), 1), failed(part(1).child(1), 1), failed(part(2).child(2), 1)];
+    worker.apply(vec![start_running(continued), start_running(plain)]).await;
+    worker.apply(checkpoints.iter().cloned().map(Write::Checkpoint).collect()).await;
+    worker.apply(attempts.iter().cloned().map(Write::Attempt).collect()).await;
+    worker.apply(vec![Write::Checkpoint(checkpoint(plain, 1, "plain"))]).await;
+    worker.apply(vec![transition(continued, queued()), transition(plain, queued())]).await;
+    let mut records = worker.claim(10).await;
+    records.sort_by_key(|record| record.execution.key != continued);
+    assert_eq!(records[0].checkpoints, checkpoints[4..]);
+    assert_eq!(records[0].attempts, attempts[2..]);
+    assert_eq!(records[1].checkpoints.len(), 1);
+    // the whole record is shown
+    let whole = worker.record(continued).await;
+    assert_eq!((&whole.checkpoints[..], &whole.attempts[..]), (&checkpoints[..], &attempts[..]));
 }
 
 async fn execution_is_claimed_once(fixture: &dyn StoreFixture) {

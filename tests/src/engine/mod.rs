@@ -31,6 +31,7 @@ mod changed_code;
 mod child;
 mod child_batch;
 mod client;
+mod continuation;
 mod crash_loop;
 mod drain;
 mod events;
@@ -104,6 +105,7 @@ nouns![
     events,
     tokens,
     streams,
+    continuation,
     queue,
     queued_child,
     request,

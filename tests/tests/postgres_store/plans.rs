@@ -89,6 +89,8 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::ClaimQuarantined, &[]),
     (Sql::Checkpoints, &[]),
     (Sql::Attempts, &[]),
+    (Sql::CheckpointsOfPart, &[]),
+    (Sql::AttemptsOfPart, &[]),
     (Sql::Requests, &[]),
     (Sql::Packs, &[]),
     (Sql::PromotedItems, &[]),

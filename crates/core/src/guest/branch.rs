@@ -1,5 +1,6 @@
 //! [`GuestBranch`]: a branch of a guest's code.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use crate::store::BatchCounts;
 use crate::workflow::branch::ActiveBranch;
 use crate::workflow::child::{NewBatch, NewChild};
 use crate::workflow::context::Context;
+use crate::workflow::continuation::continue_as_new;
 use crate::workflow::messaging::{
     QuestionId, TokenAnswer, answer, create_token, get_event, receive, receive_question, send, set_event,
     write_stream,
@@ -274,6 +276,19 @@ impl GuestBranch {
     ) -> Result<impl Future<Output = Result<(), Failure>> + Send + use<>, Error> {
         let call = self.cx.begin_write_stream(stream.into())?;
         Ok(async move { write_stream(&call, value.map(Ok)).await })
+    }
+
+    /// Begins to continue as new; see [`Context::continue_as_new`]. The call never returns.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooLarge`] if the input is too large, and [`Error::Invalid`] after eight million parts.
+    pub fn continue_as_new(
+        &mut self,
+        input: Payload,
+    ) -> Result<impl Future<Output = Infallible> + Send + use<>, Error> {
+        let call = self.cx.begin_continuation(&input)?;
+        Ok(async move { continue_as_new(&call, input).await })
     }
 
     /// Runs a child to its output; see [`Context::child`]. With a place, the child is a task of a graph at this place of

@@ -285,6 +285,8 @@ pub enum CheckpointKind {
     /// A value that the code of the workflow has written to a stream, or the end of a stream. The outcome is empty: the row
     /// of the stream has the value.
     StreamWrite = 11,
+    /// The end of a part of the execution: its code continues as new. The outcome is the next input.
+    Continued = 12,
 }
 
 impl CheckpointKind {
@@ -302,6 +304,7 @@ impl CheckpointKind {
             Self::Event,
             Self::EventRead,
             Self::StreamWrite,
+            Self::Continued,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)
@@ -321,6 +324,7 @@ impl CheckpointKind {
             Self::Event => "event",
             Self::EventRead => "event read",
             Self::StreamWrite => "stream write",
+            Self::Continued => "continued",
         }
     }
 }
@@ -473,6 +477,16 @@ pub struct Record {
 }
 
 impl Record {
+    /// Removes the checkpoints and failed attempts of the parts before the last continuation, which no replay needs. The
+    /// checkpoint of that continuation remains.
+    pub fn remove_earlier_parts(&mut self) {
+        let continued = self.checkpoints.iter().filter(|it| it.kind == CheckpointKind::Continued);
+        if let Some(last) = continued.max_by_key(|it| it.order).map(|it| it.path.clone()) {
+            self.checkpoints.retain(|it| it.path >= last);
+            self.attempts.retain(|it| it.path >= last);
+        }
+    }
+
     /// Creates the record of an execution of which only the row is loaded.
     pub fn without_details(execution: Execution) -> Self {
         Self {

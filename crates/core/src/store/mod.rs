@@ -118,6 +118,8 @@ pub trait Store: Send + Sync + 'static {
     /// the [limits](crate::queue::Limits) of the queue allow, even if other claims run concurrently. No claim takes
     /// executions from a paused queue.
     ///
+    /// The record of an execution that has continued as new begins with the checkpoint of its last continuation.
+    ///
     /// Each execution is durably `running` under the claiming worker before the method returns. The store deletes rows
     /// of `ready` whose execution cannot be claimed. After `Unavailable` the claim may have happened. The next
     /// [`heartbeat`](Store::heartbeat) with [`held`](Heartbeat::held) then lists the executions that it took.

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::failure::{Failure, KILLS_WORKERS, UNREADABLE};
 use crate::payload::Payload;
 use crate::runtime::inner::EngineInner;
-use crate::runtime::run::replay::Replay;
+use crate::runtime::run::replay::{LastPart, Replay};
 use crate::runtime::run::task::RunTask;
 use crate::runtime::run::{Interrupt, NewRun, Run};
 use crate::store::{DeleteChunks, QUARANTINE_STRIKES, Record, RequestKind, Write};
@@ -45,11 +45,13 @@ pub(crate) fn launch(engine: &Arc<EngineInner>, mut record: Record, generations:
     if let Some(bundle) = bundle {
         (definition, chunk_deletions) = (bundle.definition, bundle.chunk_deletions);
     }
-    // a disowned run may have left chunks to which no row refers
-    if execution.recoveries > 0 {
+    let mut part = LastPart::take(&mut record);
+    // a disowned run may have left chunks to which no row refers; the rows of earlier parts were not loaded
+    if execution.recoveries > 0 && part.part == 0 {
         let keep = chunk_values_in(&record);
         chunk_deletions.push(Write::DeleteChunks(DeleteChunks { execution: execution.key, keep }));
     }
+    let input = part.input.take().unwrap_or_else(|| execution.input.clone());
     let (replay, attempts) = Replay::from_record(&mut record);
     let run = Run::new(
         engine.clone(),
@@ -68,6 +70,7 @@ pub(crate) fn launch(engine: &Arc<EngineInner>, mut record: Record, generations:
             item: None,
             replay,
             attempts,
+            part,
             pending_sleeps: execution.pending_sleeps.clone(),
             is_replayed: true,
             generation,
@@ -101,9 +104,7 @@ pub(crate) fn launch(engine: &Arc<EngineInner>, mut record: Record, generations:
             run.lane().wait_durable(last).await;
         }
         let input = engine
-            .query_with_retry(|| {
-                crate::runtime::run::chunks::fetch(&engine, run.key, execution.input.clone())
-            })
+            .query_with_retry(|| crate::runtime::run::chunks::fetch(&engine, run.key, input.clone()))
             .await;
         let input = input.unwrap_or_else(|error| {
             let failure = Failure::with_kind(UNREADABLE, format!("the input cannot be read: {error}"));

@@ -22,7 +22,8 @@ pub struct Context {
 
 impl Context {
     pub(crate) fn root(run: Arc<Run>) -> Self {
-        Self { run, path: Path::root(), next_call: 1 }
+        let path = Path::of_part(run.state().calls.part()).unwrap_or_default();
+        Self { run, path, next_call: 1 }
     }
 
     /// Returns a context for branch number `n` below `path`.

@@ -3,6 +3,7 @@
 pub(crate) mod branch;
 pub(crate) mod child;
 pub(crate) mod context;
+pub(crate) mod continuation;
 pub(crate) mod messaging;
 pub(crate) mod retry;
 pub(crate) mod sleep;

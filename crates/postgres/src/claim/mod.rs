@@ -228,8 +228,8 @@ impl ClaimTx<'_> {
         let has_details = !keys.is_empty();
         if has_details {
             for (sql, action) in [
-                (Sql::Checkpoints, "reading checkpoints"),
-                (Sql::Attempts, "reading attempts"),
+                (Sql::CheckpointsOfPart, "reading checkpoints"),
+                (Sql::AttemptsOfPart, "reading attempts"),
                 (Sql::Requests, "reading requests"),
             ] {
                 queries.push(Query { sql, action, params: vec![param(keys.clone())] });

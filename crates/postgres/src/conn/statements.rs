@@ -223,6 +223,10 @@ statements! {
     Checkpoints = include_str!("../../queries/checkpoints.sql");
     /// Loads failed attempts of executions.
     Attempts = include_str!("../../queries/attempts.sql");
+    /// Loads the checkpoints of executions from their last continuation on.
+    CheckpointsOfPart = include_str!("../../queries/checkpoints_of_part.sql");
+    /// Loads the failed attempts of executions from their last continuation on.
+    AttemptsOfPart = include_str!("../../queries/attempts_of_part.sql");
     /// Loads the events for which executions wait.
     Waits = "SELECT execution, kind, subject, name FROM waits WHERE execution = ANY($1::uuid[]) \
              ORDER BY execution, kind, subject, name";
@@ -468,8 +472,8 @@ pub(crate) const CLAIM_STATEMENTS: &[Sql] = &[
     Sql::Claim,
     Sql::ClaimQuarantined,
     Sql::DeleteStaleReady,
-    Sql::Checkpoints,
-    Sql::Attempts,
+    Sql::CheckpointsOfPart,
+    Sql::AttemptsOfPart,
     Sql::Requests,
     Sql::Packs,
     Sql::PromotedItems,

@@ -202,7 +202,7 @@ impl ClaimTx<'_, '_> {
         let is_full = has_begun || id.is_bundle() && self.sql.exists(Sql::HasRequest, [key_bytes(&id)])?;
         let record = if is_full {
             self.sql.run(Sql::AssignRequests, (key_bytes(&id), self.claim.worker.0))?;
-            read::load_record(&mut self.sql, execution)?
+            read::load_record(&mut self.sql, execution, false)?
         } else {
             read::load_outcome(&mut self.sql, execution)?
         };

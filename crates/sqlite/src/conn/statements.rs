@@ -203,6 +203,7 @@ pub(crate) enum Sql {
     InsertStreamEntry,
     StreamEntries,
     LastStreamEntry,
+    LastContinuation,
     Waits,
 }
 
@@ -244,7 +245,7 @@ impl Sql {
                  ON CONFLICT DO NOTHING"
             }
             Sql::Attempts => {
-                "SELECT path, attempt, failed_at, failure FROM attempts WHERE execution = ?1
+                "SELECT path, attempt, failed_at, failure FROM attempts WHERE execution = ?1 AND path >= ?2
                  ORDER BY path, attempt"
             }
             Sql::CompareAttempt => {
@@ -479,6 +480,12 @@ impl Sql {
             Sql::LastStreamEntry => {
                 "SELECT \"offset\", attempt_offset, path, value, written_at FROM stream_entries
                  WHERE execution = ?1 AND stream = ?2 ORDER BY \"offset\" DESC LIMIT 1"
+            }
+            // the paths of later parts begin with these bytes; an abandoned continuation may follow the last one
+            Sql::LastContinuation => {
+                "SELECT path FROM checkpoints
+                 WHERE execution = ?1 AND path >= x'fa800000' AND path < x'fb' AND kind = 12
+                 ORDER BY path DESC LIMIT 1"
             }
             Sql::DeleteMessage => "DELETE FROM messages WHERE number = ?1",
             Sql::PendingMessages => {

@@ -127,7 +127,7 @@ impl Database {
             }
             for id in unheld {
                 if let Some(execution) = read::find_execution(&mut sql, &ExecutionId::Key(id), true)? {
-                    reply.unheld.push(read::load_record(&mut sql, execution)?);
+                    reply.unheld.push(read::load_record(&mut sql, execution, false)?);
                 }
             }
         }

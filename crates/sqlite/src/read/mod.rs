@@ -78,7 +78,7 @@ impl Database {
                         return Ok(None);
                     };
                     if detail == Detail::Full {
-                        load_record(&mut sql, execution)
+                        load_record(&mut sql, execution, true)
                     } else {
                         load_outcome(&mut sql, execution)
                     }
@@ -243,16 +243,21 @@ pub(crate) fn load_outcome(sql: &mut Statements<'_>, mut execution: Execution) -
     Ok(Record { bundle, ..Record::without_details(execution) })
 }
 
-/// Loads the attributes, checkpoints, attempts and requests of an execution whose row was read. The checkpoints and attempts
-/// of a bundle are those of its items.
-pub(crate) fn load_record(sql: &mut Statements<'_>, execution: Execution) -> DbResult<Record> {
+/// Loads the attributes, checkpoints, attempts and requests of an execution whose row was read, also of the parts before its
+/// last continuation with `has_earlier_parts`. The checkpoints and attempts of a bundle are those of its items.
+pub(crate) fn load_record(
+    sql: &mut Statements<'_>,
+    execution: Execution,
+    has_earlier_parts: bool,
+) -> DbResult<Record> {
     let id = execution.key;
     let mut record = load_outcome(sql, execution)?;
     record.execution.attributes = load_attributes(sql, id)?;
     let items = record.bundle.as_ref().and_then(|bundle| id.bundle_items(bundle.item_count));
+    let begin = if has_earlier_parts || items.is_some() { Vec::new() } else { begin_of_last_part(sql, id)? };
     let mut rows = match &items {
         Some(items) => sql.get(Sql::ItemCheckpoints)?.query(range_bytes(items))?,
-        None => sql.get(Sql::Checkpoints)?.query([key_bytes(&id)])?,
+        None => sql.get(Sql::Checkpoints)?.query((key_bytes(&id), &*begin))?,
     };
     while let Some(row) = rows.next()? {
         let execution = if items.is_some() { key_of(row, 9)? } else { id };
@@ -264,7 +269,7 @@ pub(crate) fn load_record(sql: &mut Statements<'_>, execution: Execution) -> DbR
     drop(rows);
     let mut rows = match &items {
         Some(items) => sql.get(Sql::ItemAttempts)?.query(range_bytes(items))?,
-        None => sql.get(Sql::Attempts)?.query([key_bytes(&id)])?,
+        None => sql.get(Sql::Attempts)?.query((key_bytes(&id), &*begin))?,
     };
     while let Some(row) = rows.next()? {
         let execution = if items.is_some() { key_of(row, 4)? } else { id };
@@ -296,6 +301,15 @@ pub(crate) fn load_record(sql: &mut Statements<'_>, execution: Execution) -> DbR
         }
     }
     Ok(record)
+}
+
+/// Returns the path at which the last part of an execution begins; empty if the execution has not continued as new.
+fn begin_of_last_part(sql: &mut Statements<'_>, id: Key) -> DbResult<Vec<u8>> {
+    let mut rows = sql.get(Sql::LastContinuation)?.query([key_bytes(&id)])?;
+    Ok(match rows.next()? {
+        Some(row) => blob(row, 0)?.unwrap_or_default().to_vec(),
+        None => Vec::new(),
+    })
 }
 
 /// Loads the attributes of an execution.

@@ -39,7 +39,7 @@ use crate::runtime::definition::Definition;
 use crate::runtime::inner::EngineInner;
 use crate::runtime::run::bundle::VirtualItem;
 use crate::runtime::run::call::WaitingFor;
-use crate::runtime::run::replay::{Attempts, Replay};
+use crate::runtime::run::replay::{Attempts, LastPart, Replay};
 use crate::store::{Attempt, Parent, PendingSleep, RequestKind, Start, State, Status, Transition, Write};
 
 /// An execution while it runs in this process.
@@ -116,6 +116,8 @@ pub(crate) enum Interrupt {
     Pause,
     /// The engine shuts down and requeues the execution.
     Requeue,
+    /// The code continues as new: the execution is requeued, and begins its next part.
+    Continue,
     /// The code asked the program to exit. The execution is requeued after a pause, if the program has not
     /// exited by then.
     Defer,
@@ -151,6 +153,7 @@ pub(crate) struct NewRun {
     pub(crate) item: Option<Box<VirtualItem>>,
     pub(crate) replay: Option<Replay>,
     pub(crate) attempts: Option<Box<Attempts>>,
+    pub(crate) part: LastPart,
     pub(crate) pending_sleeps: Vec<PendingSleep>,
     pub(crate) is_replayed: bool,
     pub(crate) generation: u32,
@@ -175,6 +178,7 @@ impl NewRun {
             item: None,
             replay: None,
             attempts: None,
+            part: LastPart::default(),
             pending_sleeps: Vec::new(),
             is_replayed: false,
             generation,
@@ -186,7 +190,7 @@ impl NewRun {
 impl Run {
     pub(crate) fn new(engine: Arc<EngineInner>, definition: Arc<Definition>, new: NewRun) -> Arc<Self> {
         let heartbeats_before = engine.wakeups.heartbeats_sent.load(SeqCst);
-        let next_order = new.replay.as_ref().map_or(0, Replay::last_order) + 1;
+        let next_order = new.replay.as_ref().map_or(new.part.last_order, Replay::last_order) + 1;
         Arc::new_cyclic(|self_ref| Self {
             self_ref: self_ref.clone(),
             key: new.key,
@@ -208,7 +212,7 @@ impl Run {
                 stop_reason: None,
                 is_deferred: false,
                 staging: RunStaging::new(new.start, new.start_reserved, new.item),
-                calls: CallTable::default(),
+                calls: CallTable::of_part(new.part.part),
                 delivery: DeliveryState {
                     next_order,
                     delivered_at: new.created_at,

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::path::Path;
+use crate::payload::Payload;
 use crate::runtime::messaging::shown::shown_name;
 use crate::store::{Attempt, Checkpoint, CheckpointKind, Record};
 
@@ -41,6 +42,8 @@ pub(crate) enum CallKind {
     GetEvent,
     /// The writing of a value to a stream, or of its end.
     WriteStream,
+    /// The end of a part of the execution.
+    Continue,
 }
 
 impl CallKind {
@@ -59,6 +62,7 @@ impl CallKind {
             CheckpointKind::Event => self == CallKind::SetEvent,
             CheckpointKind::EventRead => self == CallKind::GetEvent,
             CheckpointKind::StreamWrite => self == CallKind::WriteStream,
+            CheckpointKind::Continued => self == CallKind::Continue,
         }
     }
 
@@ -73,8 +77,33 @@ impl CallKind {
             CallKind::Send => "message of topic",
             CallKind::SetEvent => "event",
             CallKind::WriteStream => "write to stream",
+            CallKind::Continue => "continuation",
             CallKind::GetEvent => "wait for event",
         }
+    }
+}
+
+/// The last part of an execution that continued as new.
+#[derive(Default)]
+pub(crate) struct LastPart {
+    /// The number of the part; 0 if the execution has not continued as new.
+    pub(crate) part: u32,
+    /// The order of the checkpoint that ended the part before.
+    pub(crate) last_order: u32,
+    /// The input of the part; `None` for the input of the execution.
+    pub(crate) input: Option<Payload>,
+}
+
+impl LastPart {
+    /// Takes the last part of a record, whose checkpoints and failed attempts remain.
+    pub(crate) fn take(record: &mut Record) -> Self {
+        record.remove_earlier_parts();
+        let Some(index) = record.checkpoints.iter().position(|it| it.kind == CheckpointKind::Continued)
+        else {
+            return Self::default();
+        };
+        let continued = record.checkpoints.remove(index);
+        Self { part: continued.path.part(), last_order: continued.order, input: Some(continued.outcome) }
     }
 }
 
@@ -226,5 +255,6 @@ pub(crate) fn describe(kind: CheckpointKind) -> &'static str {
         CheckpointKind::Event => "event",
         CheckpointKind::EventRead => "read event",
         CheckpointKind::StreamWrite => "write to stream",
+        CheckpointKind::Continued => "continuation",
     }
 }

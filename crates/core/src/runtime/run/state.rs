@@ -110,6 +110,10 @@ struct DurableWaits {
     gate: SuspensionGate,
     mailbox: Mailbox,
     streams: RunStreams,
+    /// The part of the execution that the code runs: the number of times that it has continued as new.
+    part: u32,
+    /// Number of calls that end the part. All but the last one were abandoned.
+    continuations: u32,
 }
 
 impl CallTable {
@@ -193,6 +197,27 @@ impl CallTable {
     /// Returns the streams that the run has written to.
     pub(crate) fn streams(&mut self) -> &mut RunStreams {
         &mut self.durable_waits.get_or_insert_default().streams
+    }
+
+    /// Returns the calls of a run that begins with this part of its execution.
+    pub(super) fn of_part(part: u32) -> Self {
+        let mut calls = Self::default();
+        if part > 0 {
+            calls.durable_waits.get_or_insert_default().part = part;
+        }
+        calls
+    }
+
+    /// Returns the part of the execution that the code runs: the number of times that it has continued as new.
+    pub(crate) fn part(&self) -> u32 {
+        self.durable_waits.as_ref().map_or(0, |waits| waits.part)
+    }
+
+    /// Counts a call that ends the part of the execution. Returns the number of the part that follows.
+    pub(crate) fn count_continuation(&mut self) -> u32 {
+        let waits = self.durable_waits.get_or_insert_default();
+        waits.continuations += 1;
+        waits.part.saturating_add(waits.continuations)
     }
 
     /// Whether a call waits for a timer, a child or a message.

@@ -399,6 +399,7 @@ impl RunTask {
                 self.stage = TaskStage::Deferred(Box::pin(tokio::time::sleep(pause)));
                 return;
             }
+            Interrupt::Continue => (State::Queued { pending_sleeps: Vec::new() }, FinalState::Released),
             Interrupt::Requeue | Interrupt::Defer => (State::Queued { pending_sleeps }, FinalState::Released),
             Interrupt::Suspend => match waits {
                 Some(waits) => suspension_state(&run, waits),
