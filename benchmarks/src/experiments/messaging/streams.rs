@@ -1,8 +1,9 @@
 //! `bench streams`: values from a step to readers of its stream, in the same process and in another one.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use futures_util::future::try_join_all;
+use stepfast::clock::{Clock, SystemClock};
 use stepfast::{Client, Context, Engine, Error, Failure, Workflow};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -57,8 +58,8 @@ pub(crate) fn workflow() -> Workflow<WriterInput, ()> {
     })
 }
 
-fn micros_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64)
+fn micros_now() -> i64 {
+    SystemClock.now().as_micros()
 }
 
 /// Runs the experiment. `progress` is called with the activity.
@@ -119,10 +120,10 @@ async fn read(
     let begun = Instant::now();
     let handle = engine.start(workflow, input).await?;
     let reads = (0..readers).map(|_| async {
-        let mut reader = handle.read_stream::<u64>(STREAM).await?;
+        let mut reader = handle.read_stream::<i64>(STREAM).await?;
         let mut times = Vec::with_capacity(input.0);
         while let Some(value) = reader.next().await? {
-            times.push(micros_now().saturating_sub(value.value) as f64 / 1_000.0);
+            times.push((micros_now() - value.value) as f64 / 1_000.0);
         }
         Ok::<_, Error>(times)
     });
