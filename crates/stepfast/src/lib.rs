@@ -83,6 +83,11 @@ struct Tokens;
 #[doc = include_str!("../../../docs/guide/streams.md")]
 struct Streams;
 
+/// Compiles and runs the Rust code in the guide to executions that run for months.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/long-running.md")]
+struct LongRunning;
+
 /// Compiles and runs the Rust code in the guide to graphs.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/graphs.md")]

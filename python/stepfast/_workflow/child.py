@@ -233,6 +233,36 @@ def start_child(
     return workflow_id if is_detached else Child[Any](host, number, workflow_id)
 
 
+def continue_as_new(
+    workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, has_options: bool
+) -> Any:
+    """Ends this part of the execution whose code calls this function, and begins the next one.
+
+    Args:
+        workflow: The workflow.
+        args: The workflow's arguments by position.
+        kwargs: The workflow's arguments by name.
+        has_options: Whether the caller has given options, which an execution has from its start.
+
+    Returns:
+        In async code an awaitable. In sync code the function does not return.
+    """
+    branch = current_branch()
+    if branch is None or branch.workflow != workflow.name:
+        where = "outside of the code of a workflow" if branch is None else f"in workflow {branch.workflow!r}"
+        raise InvalidArgument(
+            f"{workflow.name!r} continues as new {where}: only its own code can; elsewhere start it as an "
+            "execution of its own"
+        )
+    if has_options:
+        raise InvalidArgument(
+            "an execution keeps the options of its start: leave them out to continue as new"
+        )
+    host: Host = branch.host
+    call = _native.continue_as_new(branch, host.native, host.number(workflow), args, kwargs)
+    return call if branch.is_on_loop else wait_for_call(call)
+
+
 async def _start_and_wrap(call: _native.Call, host: Host, number: int, is_detached: bool) -> Any:
     workflow_id = await call
     return workflow_id if is_detached else AsyncChild[Any](host, number, workflow_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar, Unpack, cast, overload
 
 from stepfast._options.batch_options import ChildBatchOptions
 from stepfast._options.start_options import CheckedOptions, StartOptions, check_options
@@ -21,6 +21,7 @@ from stepfast._workflow.child import (
     Child,
     call_child,
     call_child_in_thread,
+    continue_as_new,
     outside_workflow_error,
     start_child,
 )
@@ -125,6 +126,33 @@ class _LocalWorkflow(CoroutineFunction, Startable[P, R]):
         """
         workflow, bound_args, options = self._child_parts()
         return start_child(workflow, (*bound_args, *args), kwargs, is_detached=True, options=options)
+
+    @overload
+    async def continue_as_new(  # type: ignore[overload-overlap] # the overload for async code comes first
+        self: _LocalWorkflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> NoReturn: ...
+
+    @overload
+    def continue_as_new(self, /, *args: P.args, **kwargs: P.kwargs) -> NoReturn: ...
+
+    def continue_as_new(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Ends this part of the execution, and begins the next one: the code of the workflow runs again from
+        its beginning, with these arguments. Only the code of this workflow itself can continue as new:
+        `loop.continue_as_new(…)` in sync code, `await loop.continue_as_new(…)` in async code. The call does
+        not return.
+
+        The workflow_id, pending messages, events, streams and attributes stay, and so does the record. A
+        replay begins with the last part, so an execution that receives messages for months stays cheap.
+        Tasks and branches that still run are dropped; children continue. A deadline counts from the start of
+        the execution.
+
+        Raises:
+            InvalidArgument: The caller is not the code of this workflow, or the workflow has options.
+            TypeError: The workflow does not take these arguments.
+            EncodeError: The arguments cannot be recorded.
+        """
+        workflow, bound_args, options = self._child_parts()
+        return continue_as_new(workflow, (*bound_args, *args), kwargs, has_options=options is not None)
 
     @overload
     async def submit_batch(  # type: ignore[overload-overlap] # the overload for async code comes first

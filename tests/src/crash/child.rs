@@ -106,8 +106,9 @@ pub async fn run_executions(
         Ok(())
     }));
     for n in 0..executions.div_ceil(RARE_INTERVAL) {
-        let (engine, sink, talker) = (engine.clone(), sink.clone(), workflows.talker.clone());
+        let (own, own_sink, talker) = (engine.clone(), sink.clone(), workflows.talker.clone());
         tasks.push(tokio::spawn(async move {
+            let (engine, sink) = (own, own_sink);
             let id = format!("t-{n}");
             let handle = engine.start(&talker, n).workflow_id(id.as_str()).await?;
             sink(&format!("started {id}"));
@@ -116,6 +117,14 @@ pub async fn run_executions(
             let output = handle.result().await?;
             sink(&format!("ended {id} {output}"));
             check_streams(&engine, &id, n).await
+        }));
+        let (engine, sink, counter) = (engine.clone(), sink.clone(), workflows.counter.clone());
+        tasks.push(tokio::spawn(async move {
+            let id = format!("c-{n}");
+            let handle = engine.start(&counter, 0).workflow_id(id.as_str()).await?;
+            sink(&format!("started {id}"));
+            sink(&format!("ended {id} {}", handle.result().await?));
+            Ok(())
         }));
     }
     for is_streamed in [false, true] {
@@ -264,6 +273,14 @@ pub fn talker_output(n: u32) -> String {
     ["greeting".to_owned()].into_iter().chain(numbers).chain([heard]).collect::<Vec<_>>().join(",")
 }
 
+/// The number of the last part of a counter, from its input on.
+const COUNTER_PARTS: u32 = 6;
+
+/// Returns the output of the workflow that continues as new.
+pub fn counter_output(_: u32) -> String {
+    format!("counted to {COUNTER_PARTS}")
+}
+
 /// Returns the output of item `n` of a batch.
 pub fn item_output(n: u32) -> String {
     format!("item {n}")
@@ -304,6 +321,7 @@ pub struct CrashWorkflows {
     submitter: Workflow<u32, String>,
     talker: Workflow<u32, String>,
     listener: Workflow<String, u32>,
+    counter: Workflow<u32, String>,
     /// The inputs of long parents whose child runs a step.
     working: watch::Sender<BTreeSet<u32>>,
 }
@@ -351,12 +369,13 @@ impl CrashWorkflows {
         });
         let item = item_workflow(sink.clone(), child.clone());
         let submitter = submitter_workflow(sink.clone(), item.clone());
+        let counter = counter_workflow(sink.clone());
         let root = root_workflow(sink, child.clone());
         let listener = Workflow::new("listener", |mut cx: Context, talker: String| async move {
             cx.get_event::<u32>(talker, "said").await
         });
         let talker = talker_workflow(listener.clone());
-        Self { root, child, long_parent, long_child, item, submitter, talker, listener, working }
+        Self { root, child, long_parent, long_child, item, submitter, talker, listener, counter, working }
     }
 
     /// Opens an engine with the workflows.
@@ -370,6 +389,7 @@ impl CrashWorkflows {
             .register(&self.submitter)
             .register(&self.talker)
             .register(&self.listener)
+            .register(&self.counter)
             .suspend_after(Duration::from_millis(20))
             .open()
             .await
@@ -453,6 +473,27 @@ async fn talk(cx: &mut Context, n: u32, listener: &Workflow<String, u32>) -> Res
     cx.set_event("said", &(n + 1)).await?;
     received.push(format!("heard {}", listening.result(cx).await?));
     Ok(received.join(","))
+}
+
+/// Returns a workflow that runs a step in each of its parts. The input is the number of the part.
+fn counter_workflow(sink: LineSink) -> Workflow<u32, String> {
+    Workflow::new("counter", move |mut cx: Context, part: u32| {
+        let sink = sink.clone();
+        async move {
+            let me = cx.execution_key();
+            let step = |part: u32| format!("part{part}");
+            let cause = part.checked_sub(1).map_or_else(|| "-".to_owned(), step);
+            let name = step(part);
+            cx.step(name.clone(), || run_body(&sink, &me, &name, &cause)).await?;
+            if part.is_multiple_of(3) {
+                cx.sleep(Duration::from_millis(30)).await;
+            }
+            if part == COUNTER_PARTS {
+                return Ok(counter_output(part));
+            }
+            cx.continue_as_new(&(part + 1)).await
+        }
+    })
 }
 
 fn child_workflow(sink: LineSink) -> Workflow<u32, String> {

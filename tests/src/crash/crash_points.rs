@@ -36,6 +36,7 @@ pub const ENGINE_POINTS: &[(&str, CrashPhase)] = &[
     ("message durable", Working),
     ("event durable", Working),
     ("stream value staged", Working),
+    ("continuation staged", Working),
     ("message sent and not recorded", Working),
     ("child end received", Working),
     ("child cancel staged", Working),

@@ -13,7 +13,7 @@ use stepfast::{Key, Status, Store};
 use crate::chaos::load;
 use crate::chaos::neighbour::NEIGHBOUR_PREFIX;
 use crate::crash::child::{
-    BATCH_PREFIX, CHILDREN, item_output, root_output, submitter_output, talker_output,
+    BATCH_PREFIX, CHILDREN, counter_output, item_output, root_output, submitter_output, talker_output,
 };
 use crate::crash::leftovers;
 
@@ -255,6 +255,7 @@ impl Promises {
             "root" => Some(root_output),
             "submitter" => Some(submitter_output),
             "talker" => Some(talker_output),
+            "counter" => Some(counter_output),
             "batch_item" => Some(item_output),
             "order" => Some(load::order_output),
             "gated" => Some(load::gated_output),

@@ -4,6 +4,7 @@
 //! awaitable the call behaves like a future of asyncio. But its [`Port`] calls the callback of the waiting task
 //! directly, without a further turn of the loop.
 
+pub(crate) mod continuation;
 mod methods;
 
 use std::ops::{Deref, DerefMut};
