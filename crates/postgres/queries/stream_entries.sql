@@ -5,7 +5,7 @@ FROM unnest($1::uuid[], $2::text[], $3::bigint[]) WITH ORDINALITY AS u (executio
 CROSS JOIN LATERAL (
     (SELECT s.* FROM stream_entries AS s
      WHERE s.execution = u.execution AND s.stream = u.stream AND s."offset" >= u.first
-     ORDER BY s."offset" LIMIT $4)
+     ORDER BY s."offset" LIMIT $4::bigint)
     UNION ALL
     (SELECT s.* FROM stream_entries AS s
      WHERE u.first IS NULL AND s.execution = u.execution AND s.stream = u.stream

@@ -63,7 +63,11 @@ mod tests {
     #[test]
     fn parameters_of_all_statements_have_types() {
         for sql in Sql::ALL {
-            assert!(!parameter_types(*sql).contains(&Type::UNKNOWN), "{sql:?}: {:?}", parameter_types(*sql));
+            let types = parameter_types(*sql);
+            assert!(!types.contains(&Type::UNKNOWN), "{sql:?}: {types:?}");
+            // also the last parameter has a type
+            let further = format!("${}", types.len() + 1);
+            assert!(!sql.text().contains(&further), "{sql:?}: {further}");
         }
         assert_eq!(
             parameter_types(Sql::Fence),
