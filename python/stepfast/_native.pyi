@@ -53,6 +53,7 @@ __all__ = [
     "append_to_stream",
     "before_fork",
     "close_stream",
+    "continue_as_new",
     "encode_start",
     "hint_channel",
     "next_log_lines",

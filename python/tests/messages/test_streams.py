@@ -161,7 +161,7 @@ async def does_not_await() -> None:
 
 
 @workflow
-async def forgets_to_await() -> None:
+async def forgets_to_await_write() -> None:
     await does_not_await()
 
 
@@ -449,7 +449,7 @@ def test_tasks_of_graphs_write(url: str) -> None:
 def test_forgotten_await_is_warned_about(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            handle = await engine.start(forgets_to_await)
+            handle = await engine.start(forgets_to_await_write)
             with pytest.warns(RuntimeWarning, match="write_stream was called, and never awaited"):
                 await handle
             assert [it async for it in handle.read_stream("numbers")] == []
