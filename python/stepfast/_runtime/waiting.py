@@ -29,6 +29,11 @@ def wait_for_call(call: _native.Call, timeout: float | None = None, what: object
     return call.take_value()
 
 
+def await_or_wait(branch: _native.Branch, call: _native.Call) -> Any:
+    """Returns a call of workflow code, for async code to await. In sync code waits, and returns the value."""
+    return call if branch.is_on_loop else wait_for_call(call)
+
+
 def result_timeout(handle: object, seconds: float | None) -> ResultTimeout:
     """Returns the exception for an execution that has not ended in time."""
     return ResultTimeout(f"{handle} has not ended within {seconds} s")
@@ -59,4 +64,4 @@ def error_of(call: _native.Call, state: int, error: BaseException | None = None)
     raise AssertionError("the state of the call is ERROR, but the call has no error")
 
 
-__all__ = ["error_of", "result_timeout", "wait_for_call"]
+__all__ = ["await_or_wait", "error_of", "result_timeout", "wait_for_call"]

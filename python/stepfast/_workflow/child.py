@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from stepfast import _native
 from stepfast._runtime.branch import current_branch
-from stepfast._runtime.waiting import wait_for_call
+from stepfast._runtime.waiting import await_or_wait, wait_for_call
 from stepfast.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def continue_as_new(
         )
     host: Host = branch.host
     call = _native.continue_as_new(branch, host.native, host.number(workflow), args, kwargs)
-    return call if branch.is_on_loop else wait_for_call(call)
+    return await_or_wait(branch, call)
 
 
 async def _start_and_wrap(call: _native.Call, host: Host, number: int, is_detached: bool) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from stepfast._runtime.branch import current_branch
 from stepfast._runtime.event_loop.asyncio_internals import current_loop
-from stepfast._runtime.waiting import wait_for_call
+from stepfast._runtime.waiting import await_or_wait
 from stepfast._validation import bounds
 from stepfast._validation.durations import Duration, to_seconds
 from stepfast._validation.times import instant_micros
@@ -54,7 +54,7 @@ def sleep(
     waits: Any = None
     if branch is not None:
         call = branch.sleep(seconds)
-        waits = call if branch.is_on_loop else wait_for_call(call)
+        waits = await_or_wait(branch, call)
     else:
         waits = _sleep_outside(seconds)
     return cast("Awaitable[None]", waits)
@@ -80,7 +80,7 @@ def sleep_until(at: datetime) -> Awaitable[None]:
     waits: Any = None
     if branch is not None:
         call = branch.sleep_until(due_at)
-        waits = call if branch.is_on_loop else wait_for_call(call)
+        waits = await_or_wait(branch, call)
     else:
         waits = _sleep_outside(max(0.0, (at - datetime.now(UTC)).total_seconds()))
     return cast("Awaitable[None]", waits)

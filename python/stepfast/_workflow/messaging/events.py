@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from typing import Any, cast
 
 from stepfast._runtime.branch import current_branch
-from stepfast._runtime.waiting import wait_for_call
+from stepfast._runtime.waiting import await_or_wait
 from stepfast._validation import bounds
 from stepfast._validation.durations import Duration, to_timeout
 from stepfast.errors import InvalidArgument
@@ -39,7 +39,7 @@ def set_event(name: str, value: Any) -> Awaitable[None]:
             "sets the event"
         )
     call = branch.set_event(name, value)
-    return cast("Awaitable[None]", call if branch.is_on_loop else wait_for_call(call))
+    return cast("Awaitable[None]", await_or_wait(branch, call))
 
 
 def get_event(workflow_id: str, name: str, *, timeout: Duration | None = None) -> Any:
@@ -73,7 +73,7 @@ def get_event(workflow_id: str, name: str, *, timeout: Duration | None = None) -
             "get_event is called outside of the code of a workflow: call engine.get_event there"
         )
     call = branch.get_event(workflow_id, name, seconds)
-    return call if branch.is_on_loop else wait_for_call(call)
+    return await_or_wait(branch, call)
 
 
 __all__ = ["get_event", "set_event"]

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from typing import Any, Final, cast
 
 from stepfast._runtime.branch import current_branch
-from stepfast._runtime.waiting import wait_for_call
+from stepfast._runtime.waiting import await_or_wait
 from stepfast._validation import bounds
 from stepfast._validation.durations import Duration, to_seconds
 from stepfast.errors import InvalidArgument
@@ -43,7 +43,7 @@ def receive(topic: str = DEFAULT_TOPIC, *, timeout: Duration | None = None) -> A
             "workflow, and pass the value on"
         )
     call = branch.receive(topic, seconds)
-    return call if branch.is_on_loop else wait_for_call(call)
+    return await_or_wait(branch, call)
 
 
 def send(workflow_id: str, value: Any, *, topic: str = DEFAULT_TOPIC) -> Awaitable[None]:
@@ -74,7 +74,7 @@ def send(workflow_id: str, value: Any, *, topic: str = DEFAULT_TOPIC) -> Awaitab
             "send is called outside of the code of a workflow: call engine.send or handle.send there"
         )
     call = branch.send(workflow_id, value, topic)
-    return cast("Awaitable[None]", call if branch.is_on_loop else wait_for_call(call))
+    return cast("Awaitable[None]", await_or_wait(branch, call))
 
 
 __all__ = ["DEFAULT_TOPIC", "receive", "send"]

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, cast
 from stepfast import _native
 from stepfast._runtime.branch import current_branch
 from stepfast._runtime.failures import given_failure
-from stepfast._runtime.waiting import wait_for_call
+from stepfast._runtime.waiting import await_or_wait, wait_for_call
 from stepfast._validation import bounds
 from stepfast._validation.durations import Duration, to_timeout
 from stepfast._workflow.messaging.messages import DEFAULT_TOPIC
@@ -140,7 +140,7 @@ def ask(workflow_id: str, value: Any, *, topic: str = DEFAULT_TOPIC, timeout: Du
             "ask is called outside of the code of a workflow: call engine.ask or handle.ask there"
         )
     call = _native.Question.ask(branch, workflow_id, value, topic, seconds)
-    return call if branch.is_on_loop else wait_for_call(call)
+    return await_or_wait(branch, call)
 
 
 def _own_branch(operation: str) -> _native.Branch:
@@ -154,7 +154,7 @@ def _own_branch(operation: str) -> _native.Branch:
 
 
 def _done(branch: _native.Branch, call: _native.Call) -> Awaitable[None]:
-    return cast("Awaitable[None]", call if branch.is_on_loop else wait_for_call(call))
+    return cast("Awaitable[None]", await_or_wait(branch, call))
 
 
 def _question_or_none(native: _native.Question | None) -> Question[Any] | None:

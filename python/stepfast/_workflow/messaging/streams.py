@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from stepfast import _native
 from stepfast._runtime.branch import StepBody, current_branch, current_code, unwind_exception
-from stepfast._runtime.waiting import wait_for_call
+from stepfast._runtime.waiting import await_or_wait, wait_for_call
 from stepfast._validation import bounds
 from stepfast.errors import InvalidArgument
 
@@ -78,7 +78,7 @@ def close_stream(stream: str) -> Awaitable[None]:
 
 
 def _finish_call(branch: _native.Branch, call: _native.Call) -> Awaitable[None]:
-    return cast("Awaitable[None]", call if branch.is_on_loop else wait_for_call(call))
+    return cast("Awaitable[None]", await_or_wait(branch, call))
 
 
 def _write_in_step(body: StepBody, stream: str, value: Any) -> Awaitable[None]:
