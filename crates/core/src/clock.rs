@@ -4,8 +4,10 @@ use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
+use serde::{Deserialize, Serialize};
+
 /// An instant, in microseconds since the Unix epoch (UTC).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Timestamp(i64);
 
 impl Timestamp {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::failure::{Failure, PAUSED};
+use crate::failure::{CONFLICT, Failure, PAUSED};
 use crate::text::{escape_controls, quote};
 
 /// The class of an [`Error`], by what a caller can do about it.
@@ -77,6 +77,26 @@ pub enum Error {
     )]
     QueueConflict {
         /// The name of the queue.
+        name: String,
+    },
+    /// No schedule with this name exists.
+    #[error(
+        "schedule {} does not exist; declare it when an engine is opened, or create it with `stepfast schedule set`",
+        quote(name)
+    )]
+    UnknownSchedule {
+        /// The requested name.
+        name: String,
+    },
+    /// A stored schedule differs from the declared one, and the declared conflict policy is
+    /// [`Reject`](crate::OnConflict::Reject).
+    #[error(
+        "schedule {} is stored with other values than this code declares; make them equal, or choose another conflict \
+         policy for the schedule",
+        quote(name)
+    )]
+    ScheduleConflict {
+        /// The name of the schedule.
         name: String,
     },
     /// An unfinished execution of the queue already has the dedup_id.
@@ -243,13 +263,15 @@ impl Error {
             | Error::TooLarge { .. }
             | Error::Open { .. }
             | Error::PermissionDenied(_) => ErrorKind::Invalid,
-            Error::UnknownWorkflow { .. } | Error::UnknownQueue { .. } | Error::NotFound { .. } => {
-                ErrorKind::NotFound
-            }
+            Error::UnknownWorkflow { .. }
+            | Error::UnknownQueue { .. }
+            | Error::UnknownSchedule { .. }
+            | Error::NotFound { .. } => ErrorKind::NotFound,
             Error::Conflict { .. }
             | Error::HasEnded { .. }
             | Error::TokenAnswered { .. }
             | Error::QueueConflict { .. }
+            | Error::ScheduleConflict { .. }
             | Error::Deduplicated { .. }
             | Error::QueueFull { .. } => ErrorKind::Conflict,
             Error::Failed(_) => ErrorKind::Failed,
@@ -265,7 +287,7 @@ impl Error {
         match self {
             Error::Invalid { .. } => "SF-0001",
             Error::UnknownWorkflow { .. } => "SF-0002",
-            Error::Conflict { .. } => "SF-0003",
+            Error::Conflict { .. } => CONFLICT,
             Error::NotFound { .. } => "SF-0004",
             Error::Encode { .. } => "SF-0005",
             Error::Decode { .. } => "SF-0006",
@@ -286,6 +308,8 @@ impl Error {
             Error::QueueFull { .. } => "SF-0040",
             Error::HasEnded { .. } => "SF-0042",
             Error::TokenAnswered { .. } => "SF-0043",
+            Error::UnknownSchedule { .. } => "SF-0044",
+            Error::ScheduleConflict { .. } => "SF-0045",
         }
     }
 
@@ -323,6 +347,8 @@ mod tests {
         for error in [
             Error::UnknownWorkflow { name: long(), known: String::new() },
             Error::UnknownQueue { name: long(), known: String::new() },
+            Error::UnknownSchedule { name: long() },
+            Error::ScheduleConflict { name: long() },
             Error::Deduplicated { queue: "q".into(), dedup_id: long(), workflow_id: "\n".into() },
             Error::Conflict { workflow_id: long(), reason: String::new() },
             Error::NotFound { workflow_id: long() },

@@ -28,6 +28,8 @@ pub struct Failure {
     pub detail: Bytes,
 }
 
+/// Kind of the failure of a start whose workflow_id belongs to another execution.
+pub const CONFLICT: &str = "SF-0003";
 /// The kind of failure of an attempt that exceeded its timeout.
 pub const ATTEMPT_TIMED_OUT: &str = "SF-0020";
 /// The kind of failure of an execution that reached its deadline.

@@ -23,6 +23,7 @@ pub mod path;
 pub mod payload;
 pub mod queue;
 mod runtime;
+pub mod schedule;
 pub mod store;
 #[doc(hidden)]
 pub mod sync;
@@ -77,6 +78,7 @@ pub use queue::{OnConflict, OnDuplicate, OnFull, Queue};
 #[doc(hidden)]
 pub use runtime::run::item_lookup::find_record;
 pub use runtime::start::options::Due;
+pub use schedule::{CatchUp, Overlap, Schedule, SchedulePause, ScheduleView};
 pub use store::{BatchCounts, EndedItems, Filter, Page, RequestResult, Status, Store};
 pub use workflow::Workflow;
 pub use workflow::branch::{Branch, Either, Elapsed};

@@ -54,6 +54,7 @@ mod queue;
 mod queued_child;
 mod rejected_write;
 mod request;
+mod schedules;
 mod search;
 mod self_claiming;
 mod speculation;
@@ -106,6 +107,7 @@ nouns![
     tokens,
     streams,
     continuation,
+    schedules,
     queue,
     queued_child,
     request,

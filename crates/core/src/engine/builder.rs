@@ -16,6 +16,7 @@ use crate::queue::{OnConflict, Queue, check_queue_name};
 use crate::runtime::commit_observer::EngineObserver;
 use crate::runtime::definition::Definitions;
 use crate::runtime::inner::{EngineInner, EngineOptions};
+use crate::schedule::{Schedule, schedule_workflow};
 use crate::store::{GraphRow, Store, StoreError, WorkerInfo};
 use crate::text::quote;
 use crate::workflow::Workflow;
@@ -30,6 +31,7 @@ pub struct EngineBuilder {
     definitions: Definitions,
     info: WorkerInfo,
     queues: Vec<(Queue, OnConflict)>,
+    schedules: Vec<(Schedule, OnConflict)>,
     error: Option<Error>,
 }
 
@@ -49,6 +51,7 @@ impl Engine {
             definitions: Definitions::default(),
             info: WorkerInfo { host: host_name(), pid: std::process::id(), ..WorkerInfo::default() },
             queues: Vec::new(),
+            schedules: Vec::new(),
             error: None,
         }
     }
@@ -80,6 +83,20 @@ impl EngineBuilder {
     #[must_use]
     pub fn declare_queue(mut self, queue: Queue, on_conflict: OnConflict) -> Self {
         self.queues.push((queue, on_conflict));
+        self
+    }
+
+    /// Declares a schedule. Opening the engine stores the schedule; see [`Engine::set_schedule`]. If it is stored already,
+    /// these values replace the stored ones.
+    #[must_use]
+    pub fn schedule(self, schedule: Schedule) -> Self {
+        self.declare_schedule(schedule, OnConflict::default())
+    }
+
+    /// Declares a schedule, with a policy for a schedule that is stored already with other values.
+    #[must_use]
+    pub fn declare_schedule(mut self, schedule: Schedule, on_conflict: OnConflict) -> Self {
+        self.schedules.push((schedule, on_conflict));
         self
     }
 
@@ -177,7 +194,10 @@ impl EngineBuilder {
         }
         self.options.check()?;
         check_declared_queues(&self.queues)?;
-        let Self { store, options, definitions, mut info, queues: declared, .. } = self;
+        let Self { store, options, mut definitions, mut info, queues: declared, schedules, .. } = self;
+        if !info.is_client && !definitions.is_empty() {
+            definitions.register(&schedule_workflow().definition)?;
+        }
         info.engine = env!("CARGO_PKG_VERSION").to_owned();
         info.workflows = definitions.names();
         let lanes = store.info().lanes.max(1);
@@ -238,7 +258,11 @@ impl EngineBuilder {
             "the {} is open",
             engine.info.noun()
         );
-        Ok(Engine::new(engine))
+        let engine = Engine::new(engine);
+        for (schedule, on_conflict) in &schedules {
+            engine.declare_schedule(schedule, *on_conflict).await?;
+        }
+        Ok(engine)
     }
 }
 

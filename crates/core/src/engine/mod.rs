@@ -8,6 +8,7 @@ pub(crate) mod handle;
 pub(crate) mod messaging;
 mod os_signals;
 mod queues;
+pub(crate) mod schedules;
 mod search;
 pub(crate) mod start;
 pub(crate) mod start_future;

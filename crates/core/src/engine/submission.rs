@@ -261,7 +261,7 @@ impl Submission<'_> {
             is_guarded: id.is_some() || dedup_id.is_some(),
             workflow_id: id,
             workflow: self.definition.name.clone(),
-            app_version: self.engine.info.app_version.clone(),
+            app_version: self.engine.info.app_version.clone().filter(|_| !options.is_unversioned),
             self_claims: is_local && placement.is_some(),
             placement,
             dedup_id,

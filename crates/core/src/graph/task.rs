@@ -8,7 +8,7 @@ use crate::graph::context::changes::ContextChanges;
 use crate::graph::place::{TaskPlace, begin_task_call, is_repeated};
 use crate::payload::Payload;
 use crate::runtime::run::{Interrupt, Run};
-use crate::workflow::child::{NewChild, begin_child_call, run_child};
+use crate::workflow::child::{ChildKind, NewChild, begin_child_call, run_child};
 use crate::workflow::step::run_step;
 
 /// The end of a task's step or child.
@@ -61,7 +61,7 @@ pub(super) async fn run_child_task(
     let is_repeated = is_repeated(run, place, code.shape.dependent_places(task));
     let (definition, fingerprint) = (child.definition.clone(), input.fingerprint());
     let call = begin_child_call(run, place.path(), &definition, fingerprint);
-    let child = NewChild { definition, input, fingerprint, options: None, is_detached: false };
+    let child = NewChild { definition, input, fingerprint, options: None, kind: ChildKind::Awaited };
     let outcome = run_child(call, child).await;
     end_task(run, code, task, place, outcome, is_repeated).await
 }

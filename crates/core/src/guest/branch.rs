@@ -22,7 +22,7 @@ use crate::runtime::run::call::Call;
 use crate::runtime::start::options::StartOptions;
 use crate::store::BatchCounts;
 use crate::workflow::branch::ActiveBranch;
-use crate::workflow::child::{NewBatch, NewChild};
+use crate::workflow::child::{ChildKind, NewBatch, NewChild};
 use crate::workflow::context::Context;
 use crate::workflow::continuation::continue_as_new;
 use crate::workflow::messaging::{
@@ -307,7 +307,7 @@ impl GuestBranch {
         let input = input.payload;
         crate::workflow::child::run_child(
             call,
-            NewChild { definition, input, fingerprint, options, is_detached: false },
+            NewChild { definition, input, fingerprint, options, kind: ChildKind::Awaited },
         )
     }
 
@@ -322,7 +322,8 @@ impl GuestBranch {
         let path = self.cx.next_path();
         let (run, definition) = (self.cx.run.clone(), workflow.definition.clone());
         let (fingerprint, input) = (input.fingerprint(), input.payload);
-        let child = NewChild { definition, input, fingerprint, options, is_detached };
+        let kind = if is_detached { ChildKind::Detached } else { ChildKind::Awaited };
+        let child = NewChild { definition, input, fingerprint, options, kind };
         async move { crate::workflow::child::start_recorded(&run, path, child).await }
     }
 

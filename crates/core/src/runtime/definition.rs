@@ -31,6 +31,9 @@ pub(crate) enum CodeLocation {
     OtherProgram,
 }
 
+/// The beginning of the names of built-in workflows.
+const BUILT_IN: &str = "stepfast.";
+
 /// A workflow with its types erased.
 pub(crate) struct Definition {
     pub(crate) name: Arc<str>,
@@ -101,13 +104,18 @@ impl Definitions {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn get(&self, name: &str) -> Option<&Arc<Definition>> {
         self.0.get(name)
     }
 
     /// Returns the error for a workflow that is not registered.
     pub(crate) fn unknown_error(&self, name: &str) -> Error {
-        let known = list_names(self.names().iter().map(|it| &**it));
+        let names = self.names();
+        let known = list_names(names.iter().map(|it| &**it).filter(|it| !it.starts_with(BUILT_IN)));
         Error::UnknownWorkflow { name: name.to_owned(), known }
     }
 

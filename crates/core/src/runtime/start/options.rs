@@ -45,6 +45,8 @@ pub struct StartOptions {
     pub max_delay: Option<Duration>,
     /// Attributes by which the execution can be found.
     pub attributes: Attributes,
+    /// Whether workers with any version of the code may run the execution.
+    pub is_unversioned: bool,
 }
 
 /// The earliest time at which an execution may begin.
@@ -79,6 +81,7 @@ impl StartOptions {
         debounce: None,
         max_delay: None,
         attributes: Attributes::NONE,
+        is_unversioned: false,
     };
 
     /// Returns the execution's placement in its queue; `None` for the default queue.
@@ -133,8 +136,9 @@ impl StartOptions {
         (timeout.map(|timeout| created_at.plus(timeout)), run_timeout)
     }
 
-    /// Returns an error if an option is set that a child cannot have.
-    pub(crate) fn check_child(&self, is_detached: bool) -> Result<(), Error> {
+    /// Returns an error if an option is set that a child cannot have. `may_have_id` is false for a child that its call
+    /// identifies.
+    pub(crate) fn check_child(&self, may_have_id: bool) -> Result<(), Error> {
         if let Some(id) = &self.workflow_id {
             check_new_id("workflow_id", id)?;
         }
@@ -148,7 +152,7 @@ impl StartOptions {
             ("workflow_id", self.workflow_id.is_some()),
             ("dedup_id", self.dedup_id.is_some()),
         ]) {
-            Some(option) if !is_detached => invalid(
+            Some(option) if !may_have_id => invalid(
                 option,
                 "is only for detached children; a child that its parent awaits is identified by its call",
             ),

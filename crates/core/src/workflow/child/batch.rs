@@ -11,7 +11,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::begin_result_call;
 use super::start::{
-    begin_start_call, check_registered, record_start, recorded_start, rejected_start, resolve_placement,
+    ChildKind, begin_start_call, check_registered, record_start, recorded_start, rejected_start, resolve_placement,
 };
 use super::wait_for_result;
 use crate::clock::Timestamp;
@@ -176,7 +176,7 @@ async fn submit(call: &Call, batch: NewBatch, moment: Timestamp) -> Result<Key, 
     let options = options.as_deref().unwrap_or(StartOptions::DEFAULTS);
     let count = inputs.len() as u64;
     check_count(count).map_err(|error| error.to_failure())?;
-    let placement = resolve_placement(call, options, false).await?;
+    let placement = resolve_placement(call, options, ChildKind::Awaited).await?;
     let (workflow, attributes) = (definition.name.clone(), options.attributes.clone());
     let run_timeout = options.run_timeout;
     let template = BatchTemplate { batch_id: None, workflow, placement, attributes, run_timeout };

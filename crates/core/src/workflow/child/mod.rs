@@ -6,7 +6,7 @@ mod wait;
 
 pub use batch::{ChildBatch, SubmitBatch};
 pub(crate) use batch::{NewBatch, submit_recorded, wait_for_counts, wait_for_results};
-pub(crate) use start::{NewChild, start_recorded};
+pub(crate) use start::{ChildKind, NewChild, start_recorded};
 
 use std::future::IntoFuture;
 use std::marker::PhantomData;
@@ -105,7 +105,7 @@ where
             let payload = Payload::encode(&input)?;
             let fingerprint = payload.fingerprint();
             let call = begin_child_call(&cx.run, path, &definition, fingerprint);
-            run_child(call, NewChild { definition, input: payload, fingerprint, options, is_detached: false })
+            run_child(call, NewChild { definition, input: payload, fingerprint, options, kind: ChildKind::Awaited })
                 .await
         })
     }
@@ -121,7 +121,7 @@ where
 
     fn into_future(self) -> Self::IntoFuture {
         let name = self.0.definition.name.clone();
-        let started = self.0.start(false);
+        let started = self.0.start(ChildKind::Awaited);
         Box::pin(async move { Ok(ChildHandle { key: started.await?, name, output: PhantomData }) })
     }
 }
@@ -136,20 +136,20 @@ where
 
     fn into_future(self) -> Self::IntoFuture {
         let given_id = self.0.options.as_ref().and_then(|options| options.workflow_id.clone());
-        let started = self.0.start(true);
+        let started = self.0.start(ChildKind::Detached);
         Box::pin(async move { started.await.map(|key| key.workflow_id(given_id.as_deref())) })
     }
 }
 
 impl<'c, I: Serialize + Send + 'c, O> Child<'c, I, O> {
     /// Starts the child as a call of its own. The start is recorded.
-    fn start(self, is_detached: bool) -> impl Future<Output = Result<Key, Failure>> + Send + use<'c, I, O> {
+    fn start(self, kind: ChildKind) -> impl Future<Output = Result<Key, Failure>> + Send + use<'c, I, O> {
         let Child { cx, definition, input, options, .. } = self;
         async move {
             let input = Payload::encode(&input)?;
             let path = cx.next_path();
             let fingerprint = input.fingerprint();
-            start_recorded(&cx.run, path, NewChild { definition, input, fingerprint, options, is_detached })
+            start_recorded(&cx.run, path, NewChild { definition, input, fingerprint, options, kind })
                 .await
         }
     }

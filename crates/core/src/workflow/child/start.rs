@@ -31,8 +31,22 @@ pub(crate) struct NewChild {
     pub(crate) fingerprint: u64,
     /// The options of the start; `None` for the defaults.
     pub(crate) options: Option<Box<StartOptions>>,
-    pub(crate) is_detached: bool,
+    pub(crate) kind: ChildKind,
 }
+
+/// The relation of a child to its parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChildKind {
+    /// Cancelling the parent cancels the child. The call identifies the child.
+    Awaited,
+    /// Cancelling the parent does not cancel the child.
+    Detached,
+    /// Like an awaited child, but with a workflow_id. Any worker runs the child, with any version of the code.
+    Scheduled,
+}
+
+/// The reason of the conflict with an execution that has the id of a scheduled child.
+const STARTED_BEFORE: &str = "an execution was started with it before";
 
 /// Starts a child as a call of its own and records the start. Every replay continues with the same child, even in a
 /// later run of the execution.
@@ -40,7 +54,7 @@ pub(crate) async fn start_recorded(run: &Arc<Run>, path: Path, child: NewChild) 
     // read first: until the call has begun, no delivery can change this time
     let last_delivery_at = run.state().delivery.delivered_at;
     let call = begin_start_call(run, path, &child.definition, child.fingerprint);
-    if let Some(recorded) = recorded_start(&call, child.is_detached).await {
+    if let Some(recorded) = recorded_start(&call, child.kind == ChildKind::Detached).await {
         return recorded;
     }
     let key = Key::derive_at(run.key, run.run_no, &call.path, last_delivery_at);
@@ -90,10 +104,13 @@ pub(super) async fn record_start(call: &Call, started: Result<Key, Failure>) -> 
 /// Starts the child of a call, or attaches to an existing execution. That execution was started by an earlier run of
 /// the parent, or by an earlier start with the same workflow, id and input.
 pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> Result<Key, Failure> {
-    let NewChild { definition, input, fingerprint, options, is_detached } = child;
+    let NewChild { definition, input, fingerprint, options, kind } = child;
+    let (is_detached, is_scheduled) = (kind == ChildKind::Detached, kind == ChildKind::Scheduled);
     let run = &call.run;
     let engine = &run.engine;
-    check_registered(call, &definition)?;
+    if !is_scheduled {
+        check_registered(call, &definition)?;
+    }
     let limit = engine.options.value_limit;
     if input.len() > limit {
         let value = format!("the input of child {:?}", &*definition.name);
@@ -109,13 +126,13 @@ pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> R
         run.state().children.insert(key, ChildState::Remote);
         return Ok(key);
     }
-    let placement = resolve_placement(call, options, is_detached).await?;
+    let placement = resolve_placement(call, options, kind).await?;
     run.stage_row();
     let attributes = options.attributes.size();
     let (stored, mut reserved) =
         chunks::store(ChunkTarget::for_run(run, key), input.clone(), attributes).await;
     loop {
-        let is_local = placement.is_none() && options.due.is_none() && engine.take_slot();
+        let is_local = placement.is_none() && options.due.is_none() && !is_scheduled && engine.take_slot();
         if !is_detached {
             let state = if is_local { ChildState::Local } else { ChildState::Remote };
             run.state().children.insert(key, state);
@@ -132,7 +149,7 @@ pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> R
             parent: Some(parent.clone()),
             workflow_id: options.workflow_id.clone(),
             workflow: definition.name.clone(),
-            app_version: engine.info.app_version.clone(),
+            app_version: engine.info.app_version.clone().filter(|_| !options.is_unversioned),
             placement: placement.clone(),
             fingerprint: options.workflow_id.is_some().then_some(fingerprint),
             input: stored.clone(),
@@ -171,6 +188,10 @@ pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> R
             Outcome::Applied => Ok(key),
             Outcome::Duplicate(existing) if existing.key != key => {
                 let id = options.workflow_id.as_deref();
+                if is_scheduled {
+                    let (workflow_id, reason) = (id.unwrap_or_default().to_owned(), STARTED_BEFORE.to_owned());
+                    return Err(Error::Conflict { workflow_id, reason }.to_failure());
+                }
                 let checked = definition.check_same_start(&existing, id, Some(fingerprint));
                 checked.map(|()| existing.key).map_err(|error| error.to_failure())
             }
@@ -294,10 +315,10 @@ async fn start_guarded(
 pub(super) async fn resolve_placement(
     call: &Call,
     options: &StartOptions,
-    is_detached: bool,
+    kind: ChildKind,
 ) -> Result<Option<Arc<Placement>>, Failure> {
     options
-        .check_child(is_detached)
+        .check_child(kind != ChildKind::Awaited)
         .and_then(|()| options.attributes.check())
         .map_err(|error| error.to_failure())?;
     let Some(placement) = options.placement().map_err(|error| error.to_failure())? else { return Ok(None) };

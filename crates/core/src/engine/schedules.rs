@@ -1,0 +1,260 @@
+//! Schedules of a store: how an engine sets, pauses, triggers and lists them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::attributes::Attributes;
+use crate::clock::Timestamp;
+use crate::engine::Engine;
+use crate::engine::handle::Handle;
+use crate::engine::submission::{ArcRef, Submission};
+use crate::error::Error;
+use crate::payload::Payload;
+use crate::queue::OnConflict;
+use crate::runtime::inner::EngineInner;
+use crate::runtime::messaging::questions::question_topic;
+use crate::runtime::run::chunks::fetch;
+use crate::runtime::start::options::StartOptions;
+use crate::schedule::{
+    Instants, REQUEST_TOPIC, RecordedPart, SCHEDULE_WORKFLOW, Schedule, ScheduleRequest, ScheduleState,
+    ScheduleView, check_schedule_name, fold_part, schedule_id,
+};
+use crate::store::{Detail, ExecutionId, Filter};
+use crate::workflow::Workflow;
+
+/// The attribute of the executions that are schedules, and its value.
+const KIND: (&str, &str) = ("stepfast", "schedule");
+
+/// Maximum number of instants of one backfill.
+const MAX_BACKFILLED: usize = 10_000;
+
+/// Number of schedules that are loaded at a time.
+const PAGE: usize = 100;
+
+impl Engine {
+    /// Creates a schedule, or changes the one that has its name. When the call returns, the change is durable. A worker
+    /// applies it before it starts another execution of the schedule. The present instants of a changed timing count from
+    /// then on.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Invalid`] for a schedule without a timing or without a future instant, for a cron expression or time zone
+    ///   that cannot be read, and for options that do not go together.
+    /// - [`Error::UnknownWorkflow`] if this engine has not registered the workflow. A client accepts any workflow.
+    /// - [`Error::UnknownQueue`] if its queue does not exist.
+    pub async fn set_schedule(&self, schedule: &Schedule) -> Result<(), Error> {
+        self.declare_schedule(schedule, OnConflict::Update).await
+    }
+
+    /// Creates a schedule. `on_conflict` decides if the schedule is stored with other values.
+    #[doc(hidden)]
+    pub async fn declare_schedule(&self, schedule: &Schedule, on_conflict: OnConflict) -> Result<(), Error> {
+        let engine = &self.inner;
+        engine.check_open()?;
+        schedule.check(engine.now())?;
+        let is_known = engine.info.is_client
+            || schedule.is_elsewhere()
+            || engine.definitions.get(schedule.workflow()).is_some();
+        if !is_known {
+            return Err(engine.definitions.unknown_error(schedule.workflow()));
+        }
+        if let Some(queue) = schedule.queue_name() {
+            engine.check_queue(queue).await?;
+        }
+        match load_state(engine, schedule.name()).await?.and_then(|state| state.schedule) {
+            Some(stored) if schedule.is_stored_as(&stored) => return Ok(()),
+            Some(_) => match on_conflict {
+                OnConflict::Update => {}
+                OnConflict::Keep => {
+                    tracing::info!(
+                        schedule = schedule.name(),
+                        "the schedule in the database differs from the one in the code"
+                    );
+                    return Ok(());
+                }
+                OnConflict::Reject => {
+                    return Err(Error::ScheduleConflict { name: schedule.name().to_owned() });
+                }
+            },
+            None => start_schedule(engine, schedule.name()).await?,
+        }
+        self.request_change(schedule.name(), &ScheduleRequest::Set(Box::new(schedule.clone()))).await
+    }
+
+    /// Returns the schedule with this name, and its present state.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownSchedule`] if there is none.
+    pub async fn schedule(&self, name: &str) -> Result<ScheduleView, Error> {
+        check_schedule_name(name)?;
+        view(&self.inner, name).await?.ok_or_else(|| unknown(name))
+    }
+
+    /// Returns all schedules, ordered by name.
+    pub async fn schedules(&self) -> Result<Vec<ScheduleView>, Error> {
+        let mut attributes = Attributes::NONE;
+        attributes.set(KIND.0, KIND.1);
+        let mut filter = Filter {
+            attributes,
+            workflow: Some(SCHEDULE_WORKFLOW.into()),
+            limit: PAGE,
+            ..Filter::default()
+        };
+        let mut views = Vec::new();
+        loop {
+            let page = self.list(&filter).await?.executions;
+            let names = page.iter().filter_map(|it| it.given_id.as_deref()?.strip_prefix("schedule:"));
+            for name in names {
+                views.extend(view(&self.inner, name).await?);
+            }
+            filter.after = page.last().map(|it| it.key);
+            if page.len() < PAGE {
+                break;
+            }
+        }
+        views.sort_by(|a: &ScheduleView, b| a.schedule.name().cmp(b.schedule.name()));
+        Ok(views)
+    }
+
+    /// Pauses a schedule: it starts no further executions until it is [resumed](Self::resume_schedule), except those that are
+    /// [triggered](Self::trigger_schedule). Executions that run continue. `reason` is for people.
+    pub async fn pause_schedule(&self, name: &str, reason: &str) -> Result<(), Error> {
+        self.require_schedule(name).await?;
+        self.request_change(name, &ScheduleRequest::Pause { reason: reason.to_owned() }).await
+    }
+
+    /// Resumes a paused schedule, from its next instant on. The instants of the pause are not caught up; a
+    /// [backfill](Self::backfill_schedule) starts their executions.
+    pub async fn resume_schedule(&self, name: &str) -> Result<(), Error> {
+        self.require_schedule(name).await?;
+        self.request_change(name, &ScheduleRequest::Resume).await
+    }
+
+    /// Deletes a schedule. Executions that it has started continue.
+    pub async fn delete_schedule(&self, name: &str) -> Result<(), Error> {
+        self.require_schedule(name).await?;
+        self.request_change(name, &ScheduleRequest::Delete).await
+    }
+
+    /// Starts an execution of a schedule now, whatever its overlap policy, and even if it is paused. Waits until a worker
+    /// has started the execution.
+    pub async fn trigger_schedule<O>(&self, name: &str) -> Result<Handle<O>, Error> {
+        self.require_schedule(name).await?;
+        let workflow_id = format!("{name}@trigger-{}", Uuid::now_v7().simple());
+        let request =
+            Payload::encode(&ScheduleRequest::Trigger { workflow_id: workflow_id.clone() })?;
+        self.ask_payload(schedule_id(name), request).topic(REQUEST_TOPIC).payload().await?;
+        self.get(&workflow_id).await
+    }
+
+    /// Starts the executions of all instants from `from` to `until`, both included, that have none. With the overlap policy
+    /// [`Allow`](crate::Overlap::Allow) they start at once, with any other policy one after the other. Returns the number of
+    /// instants.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the range has no instant or more than 10,000, or does not end in the past.
+    pub async fn backfill_schedule(
+        &self,
+        name: &str,
+        from: Timestamp,
+        until: Timestamp,
+    ) -> Result<usize, Error> {
+        let schedule = self.require_schedule(name).await?.schedule;
+        let after = Timestamp::from_micros(from.as_micros().saturating_sub(1));
+        if until > self.inner.now() {
+            let reason = "ends in the future; the schedule itself starts those executions".to_owned();
+            return Err(Error::Invalid { input: "until", reason });
+        }
+        let instants = Instants::new(&schedule)?;
+        let next = |after| instants.next_after(after).filter(|instant| *instant <= until);
+        let count = std::iter::successors(next(after), |last| next(*last)).take(MAX_BACKFILLED + 1).count();
+        if count == 0 || count > MAX_BACKFILLED {
+            let found = if count == 0 { "no instant".to_owned() } else { format!("more than {MAX_BACKFILLED} instants") };
+            let reason = format!("has {found} of schedule {name:?}; choose another range");
+            return Err(Error::Invalid { input: "range", reason });
+        }
+        self.request_change(name, &ScheduleRequest::Backfill { after, until }).await?;
+        Ok(count)
+    }
+
+    /// Returns a schedule that can still handle requests.
+    async fn require_schedule(&self, name: &str) -> Result<ScheduleView, Error> {
+        self.inner.check_open()?;
+        let view = self.schedule(name).await?;
+        match &view.stopped {
+            None => Ok(view),
+            Some(reason) => Err(Error::Invalid { input: "schedule", reason: reason.clone() }),
+        }
+    }
+
+    /// Asks a schedule for a change, without waiting until a worker has applied it.
+    async fn request_change(&self, name: &str, request: &ScheduleRequest) -> Result<(), Error> {
+        let request = Payload::encode(request)?;
+        let asking = self.ask_payload(schedule_id(name), request).topic(REQUEST_TOPIC);
+        asking.timeout(Duration::ZERO).payload().await?;
+        Ok(())
+    }
+}
+
+fn unknown(name: &str) -> Error {
+    Error::UnknownSchedule { name: name.to_owned() }
+}
+
+/// Starts the execution of a schedule, unless it exists.
+async fn start_schedule(engine: &Arc<EngineInner>, name: &str) -> Result<(), Error> {
+    let workflow_id = Some(schedule_id(name).into());
+    let mut options = StartOptions { workflow_id, is_unversioned: true, ..StartOptions::default() };
+    options.attributes.set(KIND.0, KIND.1);
+    let input = Payload::encode(&ScheduleState::default())?;
+    // a worker may have registered it, in this program or in another one
+    let definition = ArcRef::Owned(Workflow::<ScheduleState, ()>::named(SCHEDULE_WORKFLOW).definition);
+    let submission = Submission::new(ArcRef::Borrowed(engine), definition, input, Some(Box::new(options)));
+    submission.start::<()>().await.map(|_| ())
+}
+
+/// Returns the view of a schedule; `None` if it does not exist.
+async fn view(engine: &Arc<EngineInner>, name: &str) -> Result<Option<ScheduleView>, Error> {
+    let id = schedule_id(name);
+    let Some(state) = load_state(engine, name).await? else { return Ok(None) };
+    let Some(mut view) = state.view(id.clone()) else { return Ok(None) };
+    if state.is_changed && state.pause.is_none() {
+        // no worker has applied the change yet
+        view.next = Instants::new(&view.schedule)?.next_after(engine.now());
+    }
+    if let Some(execution) = engine.executions.load(ExecutionId::Given(id.as_str().into())).await? {
+        if execution.status.is_terminal() {
+            let status = execution.status.as_str();
+            view.stopped = Some(format!("its execution {id:?} is {status}; resume it to continue"));
+        } else if execution.is_parked {
+            view.stopped = Some(format!("its execution {id:?} is parked; resume it to continue"));
+        }
+    }
+    Ok(Some(view))
+}
+
+/// Returns the present state of a schedule, pending requests included; `None` if its execution does not exist.
+async fn load_state(engine: &Arc<EngineInner>, name: &str) -> Result<Option<ScheduleState>, Error> {
+    let id = ExecutionId::Given(schedule_id(name).into());
+    let topic = question_topic(REQUEST_TOPIC)?;
+    let load = || engine.load(id.clone(), Detail::Full);
+    loop {
+        let Some(before) = load().await? else { return Ok(None) };
+        let key = before.execution.key;
+        let pending = engine.message_loads.load((key, topic.clone())).await?;
+        let Some(record) = load().await? else { return Ok(None) };
+        if record.checkpoints.len() != before.checkpoints.len() {
+            // a request that was pending may be in the record, too
+            continue;
+        }
+        let mut part = RecordedPart::last_of(record);
+        for value in part.values_mut() {
+            *value = fetch(engine, key, value.clone()).await?;
+        }
+        let pending: Vec<Payload> = pending.into_iter().map(|message| message.value).collect();
+        return fold_part(&part, &pending).map(Some);
+    }
+}
