@@ -320,9 +320,15 @@ async fn changes_apply_without_a_worker(fixture: &dyn StoreFixture) {
     assert_eq!(client.schedules().await.unwrap()[0].schedule, schedule.clone().every(2 * HOUR));
     client.delete_schedule("s").await.unwrap();
     assert_eq!(client.schedules().await.unwrap(), []);
-    client.set_schedule(&schedule.every(SECOND)).await.unwrap();
+    client.set_schedule(&schedule.clone().every(SECOND)).await.unwrap();
+    // instants after the setting count, even if no worker runs
+    let late = Schedule::new("late", &workflow, &7).unwrap().at(fixture.now().plus(HOUR));
+    client.set_schedule(&late).await.unwrap();
+    fixture.clock().advance(2 * HOUR);
     let engine = open(fixture.second_store().await, |b| b.register(&workflow)).await;
     wait_for_view(&client, "s", |view| view.started >= 1).await;
+    let view = wait_for_view(&client, "late", |view| view.started == 1).await;
+    assert_eq!((view.next, executions_of(&client, "late").await.len()), (None, 1));
     shut_down(engine).await;
     shut_down(client.into_engine()).await;
 }

@@ -80,7 +80,8 @@ impl Engine {
             },
             None => start_schedule(engine, schedule.name()).await?,
         }
-        self.request_change(schedule.name(), &ScheduleRequest::Set(Box::new(schedule.clone()))).await
+        let request = ScheduleRequest::Set { schedule: Box::new(schedule.clone()), at: engine.now() };
+        self.request_change(schedule.name(), &request).await
     }
 
     /// Returns the schedule with this name, and its present state.
@@ -130,7 +131,7 @@ impl Engine {
     /// [backfill](Self::backfill_schedule) starts their executions.
     pub async fn resume_schedule(&self, name: &str) -> Result<(), Error> {
         self.require_schedule(name).await?;
-        self.request_change(name, &ScheduleRequest::Resume).await
+        self.request_change(name, &ScheduleRequest::Resume { at: self.inner.now() }).await
     }
 
     /// Deletes a schedule. Executions that it has started continue.
@@ -221,9 +222,9 @@ async fn view(engine: &Arc<EngineInner>, name: &str) -> Result<Option<ScheduleVi
     let id = schedule_id(name);
     let Some(state) = load_state(engine, name).await? else { return Ok(None) };
     let Some(mut view) = state.view(id.clone()) else { return Ok(None) };
-    if state.is_changed && state.pause.is_none() {
+    if let Some(time) = state.changed_at.filter(|_| state.pause.is_none()) {
         // no worker has applied the change yet
-        view.next = Instants::new(&view.schedule)?.next_after(engine.now());
+        view.next = Instants::new(&view.schedule)?.next_after(time);
     }
     if let Some(execution) = engine.executions.load(ExecutionId::Given(id.as_str().into())).await? {
         if execution.status.is_terminal() {

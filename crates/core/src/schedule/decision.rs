@@ -56,7 +56,7 @@ pub(crate) fn decide(state: &ScheduleState, now: Timestamp, ended: Vec<End>) -> 
             return decision;
         }
     };
-    let next = if state.is_changed { instants.next_after(now) } else { state.next };
+    let next = state.changed_at.map_or(state.next, |time| instants.next_after(time));
     decide_due(&mut decision, &instants, schedule.catch_up, state.is_catching_up, next, now);
     if let Some(backfill) = state.backfills.front() {
         let mut after = backfill.after;

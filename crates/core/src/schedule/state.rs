@@ -27,12 +27,12 @@ const LISTED_SKIPS: usize = 10;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ScheduleRequest {
-    /// Creates or changes the schedule.
-    Set(Box<Schedule>),
+    /// Creates or changes the schedule. A changed timing counts from this time on.
+    Set { schedule: Box<Schedule>, at: Timestamp },
     /// Starts no further executions until the schedule is resumed.
     Pause { reason: String },
-    /// Ends a pause.
-    Resume,
+    /// Ends a pause at this time.
+    Resume { at: Timestamp },
     /// Ends the schedule. Its execution stays, so that a schedule of the same name can be set again.
     Delete,
     /// Starts an execution now, with this id.
@@ -49,8 +49,8 @@ pub(crate) struct ScheduleState {
     pub(crate) pause: Option<SchedulePause>,
     /// The next instant; `None` if there is none, or if it has to be computed.
     pub(crate) next: Option<Timestamp>,
-    /// Whether the next instant has to be computed from the time of the next decision.
-    pub(crate) is_changed: bool,
+    /// The time after which the next instant has to be searched; `None` if it is known.
+    pub(crate) changed_at: Option<Timestamp>,
     /// Whether more instants have passed than one decision has handled.
     pub(crate) is_catching_up: bool,
     /// The executions that the schedule has started, and whose ends it awaits or counts.
@@ -138,11 +138,11 @@ impl ScheduleState {
     /// Changes the state as a request asks for. Returns a refusal as text.
     pub(crate) fn apply_request(&mut self, request: &ScheduleRequest) -> Result<(), String> {
         match request {
-            ScheduleRequest::Set(schedule) => {
+            ScheduleRequest::Set { schedule, at } => {
                 let has_same_instants =
                     self.schedule.as_ref().is_some_and(|old| old.has_same_instants(schedule));
                 if !has_same_instants {
-                    self.is_changed = true;
+                    self.changed_at = Some(*at);
                     self.is_catching_up = false;
                     self.buffered.clear();
                 }
@@ -156,11 +156,11 @@ impl ScheduleState {
             ScheduleRequest::Pause { reason } => {
                 self.pause = Some(SchedulePause { reason: reason.clone(), is_automatic: false });
             }
-            ScheduleRequest::Resume => {
+            ScheduleRequest::Resume { at } => {
                 if self.pause.take().is_some() {
                     self.failures = 0;
                     // the instants of the pause have passed
-                    self.is_changed = true;
+                    self.changed_at = Some(*at);
                     self.is_catching_up = false;
                 }
             }
@@ -181,7 +181,7 @@ impl ScheduleState {
         let mut actions = Actions::default();
         self.count_ends(decision, schedule.pause_after);
         self.next = decision.next;
-        self.is_changed = false;
+        self.changed_at = None;
         self.is_catching_up = decision.is_catching_up;
         if let Some(error) = &decision.error {
             self.error = Some(error.clone());
@@ -304,7 +304,7 @@ impl ScheduleState {
         let Some(schedule) = &self.schedule else { return false };
         let is_free = self.running.is_empty() || schedule.overlap == Overlap::Allow;
         let may_start = self.pause.is_none() && is_free;
-        self.is_changed || (may_start && !(self.buffered.is_empty() && self.backfills.is_empty()))
+        self.changed_at.is_some() || (may_start && !(self.buffered.is_empty() && self.backfills.is_empty()))
     }
 
     /// Returns the view of a schedule in this state; `None` if the schedule was deleted.
