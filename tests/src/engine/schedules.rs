@@ -29,6 +29,7 @@ super::cases![
     declared_schedules_follow_their_conflict_policy,
     bad_schedules_are_refused,
     instant_with_an_execution_gets_no_other,
+    code_reads_its_instant,
     several_workers_share_schedules,
     schedule_runs_in_any_version,
     stopped_schedule_says_so,
@@ -290,9 +291,11 @@ async fn backfill_starts_what_is_missing(fixture: &dyn StoreFixture) {
 }
 
 async fn failures_pause_a_schedule(fixture: &dyn StoreFixture) {
-    let failing = Workflow::new("failing", |_: Context, (): ()| async move {
-        BodyResult::<()>::Err(Failure::new("no"))
-    });
+    let failing =
+        Workflow::new(
+            "failing",
+            |_: Context, (): ()| async move { BodyResult::<()>::Err(Failure::new("no")) },
+        );
     let (engine, _) = open_engine(fixture, |b| b.register(&failing)).await;
     let schedule = Schedule::new("s", &failing, &()).unwrap().every(SECOND).pause_after(2);
     engine.set_schedule(&schedule).await.unwrap();
@@ -349,10 +352,9 @@ async fn declared_schedules_follow_their_conflict_policy(fixture: &dyn StoreFixt
     let builder = Engine::builder(fixture.store()).register(&workflow);
     let opened = builder.declare_schedule(schedule(3), OnConflict::Reject).open().await;
     assert!(matches!(opened, Err(Error::ScheduleConflict { .. })));
-    let (engine, _) = open_engine(fixture, |b| {
-        b.register(&workflow).declare_schedule(schedule(2), OnConflict::Reject)
-    })
-    .await;
+    let (engine, _) =
+        open_engine(fixture, |b| b.register(&workflow).declare_schedule(schedule(2), OnConflict::Reject))
+            .await;
     shut_down(engine).await;
 }
 
@@ -406,7 +408,8 @@ async fn bad_schedules_are_refused(fixture: &dyn StoreFixture) {
 async fn instant_with_an_execution_gets_no_other(fixture: &dyn StoreFixture) {
     let workflow = noop();
     let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
-    let schedule = Schedule::new("s", &workflow, &7).unwrap().every(SECOND).starts_at(fixture.now().plus(3 * SECOND));
+    let schedule =
+        Schedule::new("s", &workflow, &7).unwrap().every(SECOND).starts_at(fixture.now().plus(3 * SECOND));
     engine.set_schedule(&schedule).await.unwrap();
     let first = wait_for_view(&engine, "s", |view| view.next.is_some()).await.next.unwrap();
     let id = format!("s@{}", jiff::Timestamp::from_microsecond(first.as_micros()).unwrap());
@@ -418,6 +421,23 @@ async fn instant_with_an_execution_gets_no_other(fixture: &dyn StoreFixture) {
     assert_eq!(handle.result().await.unwrap(), 8);
     let view = engine.schedule("s").await.unwrap();
     assert_eq!((view.failures, view.error), (0, None));
+    shut_down(engine).await;
+}
+
+async fn code_reads_its_instant(fixture: &dyn StoreFixture) {
+    let workflow = Workflow::new("w", |cx: Context, (): ()| async move {
+        BodyResult::Ok(cx.scheduled_at().map(Timestamp::as_micros))
+    });
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
+    let instant = Timestamp::from_micros(fixture.now().plus(SECOND).as_micros() / 1_000_000 * 1_000_000 + 7);
+    engine.set_schedule(&Schedule::new("s", &workflow, &()).unwrap().at(instant)).await.unwrap();
+    wait_for_view(&engine, "s", |view| view.started == 1).await;
+    let id = executions_of(&engine, "s").await[0].given_id.clone().unwrap();
+    let handle = engine.get::<Option<i64>>(&id).await.unwrap();
+    assert_eq!(handle.result().await.unwrap(), Some(instant.as_micros()));
+    let handle = engine.trigger_schedule::<Option<i64>>("s").await.unwrap();
+    assert_eq!(handle.result().await.unwrap(), None);
+    assert_eq!(engine.run(&workflow, ()).await.unwrap(), None);
     shut_down(engine).await;
 }
 

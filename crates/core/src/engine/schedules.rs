@@ -98,12 +98,8 @@ impl Engine {
     pub async fn schedules(&self) -> Result<Vec<ScheduleView>, Error> {
         let mut attributes = Attributes::NONE;
         attributes.set(KIND.0, KIND.1);
-        let mut filter = Filter {
-            attributes,
-            workflow: Some(SCHEDULE_WORKFLOW.into()),
-            limit: PAGE,
-            ..Filter::default()
-        };
+        let mut filter =
+            Filter { attributes, workflow: Some(SCHEDULE_WORKFLOW.into()), limit: PAGE, ..Filter::default() };
         let mut views = Vec::new();
         loop {
             let page = self.list(&filter).await?.executions;
@@ -145,8 +141,7 @@ impl Engine {
     pub async fn trigger_schedule<O>(&self, name: &str) -> Result<Handle<O>, Error> {
         self.require_schedule(name).await?;
         let workflow_id = format!("{name}@trigger-{}", Uuid::now_v7().simple());
-        let request =
-            Payload::encode(&ScheduleRequest::Trigger { workflow_id: workflow_id.clone() })?;
+        let request = Payload::encode(&ScheduleRequest::Trigger { workflow_id: workflow_id.clone() })?;
         self.ask_payload(schedule_id(name), request).topic(REQUEST_TOPIC).payload().await?;
         self.get(&workflow_id).await
     }
@@ -174,7 +169,11 @@ impl Engine {
         let next = |after| instants.next_after(after).filter(|instant| *instant <= until);
         let count = std::iter::successors(next(after), |last| next(*last)).take(MAX_BACKFILLED + 1).count();
         if count == 0 || count > MAX_BACKFILLED {
-            let found = if count == 0 { "no instant".to_owned() } else { format!("more than {MAX_BACKFILLED} instants") };
+            let found = if count == 0 {
+                "no instant".to_owned()
+            } else {
+                format!("more than {MAX_BACKFILLED} instants")
+            };
             let reason = format!("has {found} of schedule {name:?}; choose another range");
             return Err(Error::Invalid { input: "range", reason });
         }

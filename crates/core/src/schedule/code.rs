@@ -16,8 +16,8 @@ use crate::runtime::inner::EngineInner;
 use crate::runtime::messaging::questions::question_topic;
 use crate::runtime::run::call::Call;
 use crate::runtime::run::replay::CallKind;
-use crate::schedule::declaration::{SCHEDULE_WORKFLOW, Schedule, instant_id};
 use crate::schedule::decision::{Decision, End, decide};
+use crate::schedule::declaration::{SCHEDULE_WORKFLOW, Schedule, instant_id};
 use crate::schedule::state::{Actions, REQUEST_TOPIC, ScheduleRequest, ScheduleState, StartedExecution};
 use crate::schedule::timing::Instants;
 use crate::store::{RequestKind, Status};
@@ -162,9 +162,9 @@ async fn find_ends(engine: &EngineInner, state: &ScheduleState) -> Result<Vec<En
             let Some(key) = key else { return Ok(Some(Status::Cancelled)) };
             let load = || engine.load_execution(key);
             let found = engine.query_with_retry(load).await.map_err(|error| error.to_failure())?;
-            Ok::<_, Failure>(found.map_or(Some(Status::Cancelled), |it| {
-                it.status.is_terminal().then_some(it.status)
-            }))
+            Ok::<_, Failure>(
+                found.map_or(Some(Status::Cancelled), |it| it.status.is_terminal().then_some(it.status)),
+            )
         }
     };
     let statuses = join_all(state.running.iter().map(status_of)).await;
@@ -223,6 +223,10 @@ async fn start_child(cx: &mut Context, schedule: &Schedule, workflow_id: String)
     let fingerprint = input.fingerprint();
     let options = Some(Box::new(schedule.start_options(workflow_id)));
     let definition: Arc<_> = workflow.definition.clone();
-    start_recorded(&cx.run, path, NewChild { definition, input, fingerprint, options, kind: ChildKind::Scheduled })
-        .await
+    start_recorded(
+        &cx.run,
+        path,
+        NewChild { definition, input, fingerprint, options, kind: ChildKind::Scheduled },
+    )
+    .await
 }

@@ -14,6 +14,7 @@ use crate::runtime::start::options::StartOptions;
 use crate::schedule::policy::{CatchUp, Overlap};
 use crate::schedule::timing::Instants;
 use crate::workflow::Workflow;
+use crate::workflow::context::Context;
 
 /// The registered name of the built-in workflow whose executions are schedules.
 pub(crate) const SCHEDULE_WORKFLOW: &str = "stepfast.schedule";
@@ -349,8 +350,7 @@ impl Schedule {
         options.placement()?;
         options.attributes.check()?;
         if self.attributes.iter().any(|(name, _)| **name == *SCHEDULE_ATTRIBUTE) {
-            let reason =
-                format!("{SCHEDULE_ATTRIBUTE:?} is the name of the schedule; use another attribute");
+            let reason = format!("{SCHEDULE_ATTRIBUTE:?} is the name of the schedule; use another attribute");
             return invalid("attributes", reason);
         }
         if Instants::new(self)?.next_after(now).is_none() {
@@ -364,6 +364,13 @@ impl Schedule {
 
 fn invalid<T>(input: &'static str, reason: String) -> Result<T, Error> {
     Err(Error::Invalid { input, reason })
+}
+
+impl Context {
+    /// Returns the instant for which a schedule has started this execution; `None` if no schedule has, or if it was triggered.
+    pub fn scheduled_at(&self) -> Option<Timestamp> {
+        instant_of(self.run.given_id.as_deref()?)
+    }
 }
 
 /// Returns an error for a name that no schedule can have.
@@ -384,6 +391,13 @@ pub(crate) fn schedule_id(name: &str) -> String {
 /// Returns the workflow_id of the execution that a schedule starts for an instant.
 pub(crate) fn instant_id(schedule: &str, instant: Timestamp) -> String {
     format!("{schedule}@{}", format_instant(instant))
+}
+
+/// Returns the instant in the workflow_id of an execution that a schedule has started; `None` for other ids.
+pub fn instant_of(workflow_id: &str) -> Option<Timestamp> {
+    let (_, instant) = workflow_id.rsplit_once('@')?;
+    let instant = instant.parse::<jiff::Timestamp>().ok()?;
+    Some(Timestamp::from_micros(instant.as_microsecond()))
 }
 
 /// Returns an instant in the format of RFC 3339, in UTC.

@@ -5,16 +5,16 @@
 //! schedule at a time, a takeover continues it, and a schedule that waits costs a row. Changes reach the schedule as messages.
 
 mod code;
-mod declaration;
 mod decision;
+mod declaration;
 mod policy;
 mod state;
 mod timing;
 mod view;
 
 pub(crate) use code::schedule_workflow;
-pub use declaration::Schedule;
 pub(crate) use declaration::{SCHEDULE_WORKFLOW, check_schedule_name, schedule_id};
+pub use declaration::{Schedule, instant_of};
 pub use policy::{CatchUp, Overlap};
 pub(crate) use state::{REQUEST_TOPIC, ScheduleRequest, ScheduleState};
 pub use state::{SchedulePause, ScheduleView};

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::failure::{CONFLICT, Failure};
-use crate::schedule::declaration::Schedule;
 use crate::schedule::decision::Decision;
+use crate::schedule::declaration::Schedule;
 use crate::schedule::policy::Overlap;
 
 /// The topic of the questions that change a schedule.

@@ -7,8 +7,8 @@ use crate::key::Key;
 use crate::payload::Payload;
 use crate::runtime::messaging::questions::{decode_question, question_topic};
 use crate::schedule::code::DECISION;
-use crate::schedule::declaration::instant_id;
 use crate::schedule::decision::Decision;
+use crate::schedule::declaration::instant_id;
 use crate::schedule::state::{REQUEST_TOPIC, ScheduleRequest, ScheduleState, StartedExecution};
 use crate::store::{CheckpointKind, Record};
 

@@ -11,7 +11,8 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::begin_result_call;
 use super::start::{
-    ChildKind, begin_start_call, check_registered, record_start, recorded_start, rejected_start, resolve_placement,
+    ChildKind, begin_start_call, check_registered, record_start, recorded_start, rejected_start,
+    resolve_placement,
 };
 use super::wait_for_result;
 use crate::clock::Timestamp;

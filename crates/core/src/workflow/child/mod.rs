@@ -105,8 +105,11 @@ where
             let payload = Payload::encode(&input)?;
             let fingerprint = payload.fingerprint();
             let call = begin_child_call(&cx.run, path, &definition, fingerprint);
-            run_child(call, NewChild { definition, input: payload, fingerprint, options, kind: ChildKind::Awaited })
-                .await
+            run_child(
+                call,
+                NewChild { definition, input: payload, fingerprint, options, kind: ChildKind::Awaited },
+            )
+            .await
         })
     }
 }
@@ -149,8 +152,7 @@ impl<'c, I: Serialize + Send + 'c, O> Child<'c, I, O> {
             let input = Payload::encode(&input)?;
             let path = cx.next_path();
             let fingerprint = input.fingerprint();
-            start_recorded(&cx.run, path, NewChild { definition, input, fingerprint, options, kind })
-                .await
+            start_recorded(&cx.run, path, NewChild { definition, input, fingerprint, options, kind }).await
         }
     }
 }

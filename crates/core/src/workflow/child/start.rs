@@ -189,7 +189,8 @@ pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> R
             Outcome::Duplicate(existing) if existing.key != key => {
                 let id = options.workflow_id.as_deref();
                 if is_scheduled {
-                    let (workflow_id, reason) = (id.unwrap_or_default().to_owned(), STARTED_BEFORE.to_owned());
+                    let (workflow_id, reason) =
+                        (id.unwrap_or_default().to_owned(), STARTED_BEFORE.to_owned());
                     return Err(Error::Conflict { workflow_id, reason }.to_failure());
                 }
                 let checked = definition.check_same_start(&existing, id, Some(fingerprint));
