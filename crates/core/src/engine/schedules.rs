@@ -56,32 +56,32 @@ impl Engine {
         schedule.check(engine.now())?;
         let is_known = engine.info.is_client
             || schedule.is_elsewhere()
-            || engine.definitions.get(schedule.workflow()).is_some();
+            || engine.definitions.get(&schedule.workflow).is_some();
         if !is_known {
-            return Err(engine.definitions.unknown_error(schedule.workflow()));
+            return Err(engine.definitions.unknown_error(&schedule.workflow));
         }
-        if let Some(queue) = schedule.queue_name() {
+        if let Some(queue) = &schedule.queue {
             engine.check_queue(queue).await?;
         }
-        match load_state(engine, schedule.name()).await?.and_then(|state| state.schedule) {
+        match load_state(engine, &schedule.name).await?.and_then(|state| state.schedule) {
             Some(stored) if schedule.is_stored_as(&stored) => return Ok(()),
             Some(_) => match on_conflict {
                 OnConflict::Update => {}
                 OnConflict::Keep => {
                     tracing::info!(
-                        schedule = schedule.name(),
+                        schedule = &*schedule.name,
                         "the schedule in the database differs from the one in the code"
                     );
                     return Ok(());
                 }
                 OnConflict::Reject => {
-                    return Err(Error::ScheduleConflict { name: schedule.name().to_owned() });
+                    return Err(Error::ScheduleConflict { name: schedule.name.to_string() });
                 }
             },
-            None => start_schedule(engine, schedule.name()).await?,
+            None => start_schedule(engine, &schedule.name).await?,
         }
         let request = ScheduleRequest::Set { schedule: Box::new(schedule.clone()), at: engine.now() };
-        self.request_change(schedule.name(), &request).await
+        self.request_change(&schedule.name, &request).await
     }
 
     /// Returns the schedule with this name, and its present state.
@@ -112,7 +112,7 @@ impl Engine {
                 break;
             }
         }
-        views.sort_by(|a: &ScheduleView, b| a.schedule.name().cmp(b.schedule.name()));
+        views.sort_by(|a: &ScheduleView, b| a.schedule.name.cmp(&b.schedule.name));
         Ok(views)
     }
 

@@ -185,7 +185,7 @@ async fn find_ends(engine: &EngineInner, state: &ScheduleState) -> Result<Vec<En
 async fn act(cx: &mut Context, state: &mut ScheduleState, actions: Actions) -> u32 {
     if actions.cancels_running {
         let engine = cx.run.engine.clone();
-        let keys: Vec<Key> = state.running.iter().filter_map(|it| it.key()).collect();
+        let keys: Vec<Key> = state.running.iter().filter_map(StartedExecution::key).collect();
         let cancelled = cx.step("cancel", async || {
             for key in &keys {
                 engine.request_by_key(*key, RequestKind::Cancel).await.map_err(|error| error.to_failure())?;

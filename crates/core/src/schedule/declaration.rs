@@ -45,26 +45,44 @@ const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schedule {
-    pub(crate) name: Arc<str>,
-    pub(crate) workflow: Arc<str>,
+    /// The name of the schedule.
+    pub name: Arc<str>,
+    /// The registered name of the workflow.
+    pub workflow: Arc<str>,
     /// The input, encoded.
     input: Bytes,
-    pub(crate) cron: Option<String>,
-    pub(crate) every: Option<Duration>,
-    pub(crate) at: Option<Timestamp>,
-    pub(crate) timezone: Option<String>,
-    pub(crate) overlap: Overlap,
-    pub(crate) catch_up: CatchUp,
-    pub(crate) jitter: Duration,
-    pub(crate) starts_at: Option<Timestamp>,
-    pub(crate) ends_at: Option<Timestamp>,
-    pub(crate) pause_after: Option<u32>,
-    queue: Option<Arc<str>>,
-    key: Option<Arc<str>>,
-    priority: Option<i32>,
-    execution_timeout: Option<Duration>,
-    run_timeout: Option<Duration>,
-    attributes: Vec<(Arc<str>, Arc<str>)>,
+    /// The cron expression; `None` if another timing is given.
+    pub cron: Option<String>,
+    /// The interval; `None` if another timing is given.
+    pub every: Option<Duration>,
+    /// The single instant; `None` if another timing is given.
+    pub at: Option<Timestamp>,
+    /// The IANA name of the time zone of the cron expression; `None` for UTC.
+    pub timezone: Option<String>,
+    /// The reaction to an instant at which an earlier execution still runs.
+    pub overlap: Overlap,
+    /// The reaction to instants that have passed while no worker could run the schedule.
+    pub catch_up: CatchUp,
+    /// Maximum delay of an execution after its instant.
+    pub jitter: Duration,
+    /// The time before which there are no instants; `None` for no bound.
+    pub starts_at: Option<Timestamp>,
+    /// The time after which there are no instants; `None` for no bound.
+    pub ends_at: Option<Timestamp>,
+    /// Number of executions that fail one after the other before the schedule pauses itself; `None` for no limit.
+    pub pause_after: Option<u32>,
+    /// The queue in which the executions wait; `None` for the default queue.
+    pub queue: Option<Arc<str>>,
+    /// The queue key of the executions; `None` for none.
+    pub key: Option<Arc<str>>,
+    /// The priority of the executions within their queue key; `None` for 0.
+    pub priority: Option<i32>,
+    /// The time after which an execution is cancelled, counted from its start; `None` for no limit.
+    pub execution_timeout: Option<Duration>,
+    /// The time after which an execution is cancelled, counted from the beginning of its first run; `None` for no limit.
+    pub run_timeout: Option<Duration>,
+    /// The attributes of the executions, besides `schedule`.
+    pub attributes: Vec<(Arc<str>, Arc<str>)>,
     /// Whether the workflow's code is known to be in another program.
     #[serde(skip)]
     is_elsewhere: bool,
@@ -119,6 +137,13 @@ impl Schedule {
     #[must_use]
     pub fn elsewhere(self) -> Self {
         Self { is_elsewhere: true, ..self }
+    }
+
+    /// Removes the timing, so that another one can be set.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn without_timing(self) -> Self {
+        Self { cron: None, every: None, at: None, timezone: None, ..self }
     }
 
     /// Sets the instants by a cron expression of five fields (minute, hour, day of the month, month, day of the week), or of
@@ -221,16 +246,6 @@ impl Schedule {
         self
     }
 
-    /// Returns the name of the schedule.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Returns the registered name of the workflow.
-    pub fn workflow(&self) -> &str {
-        &self.workflow
-    }
-
     /// Returns the encoded input of the executions.
     pub fn input(&self) -> Payload {
         Payload::from_bytes(self.input.clone())
@@ -239,16 +254,6 @@ impl Schedule {
     /// Returns the time zone of the cron expression.
     pub fn timezone_name(&self) -> &str {
         self.timezone.as_deref().unwrap_or("UTC")
-    }
-
-    /// Returns the reaction to an instant at which an earlier execution still runs.
-    pub fn overlap_policy(&self) -> Overlap {
-        self.overlap
-    }
-
-    /// Returns the reaction to instants that have passed while no worker could run the schedule.
-    pub fn catch_up_policy(&self) -> CatchUp {
-        self.catch_up
     }
 
     /// Returns the timing for people, as in `0 2 * * * Europe/Berlin` or `every 5m`.
@@ -260,6 +265,18 @@ impl Schedule {
             (None, None, Some(at)) => format!("at {}", format_instant(at)),
             (None, None, None) => "no timing".to_owned(),
         }
+    }
+
+    /// Returns the first instants after a time, at most `limit`. Starts of executions follow their instants by the jitter.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the cron expression or the time zone cannot be read.
+    pub fn instants_after(&self, time: Timestamp, limit: usize) -> Result<Vec<Timestamp>, Error> {
+        let instants = Instants::new(self)?;
+        Ok(std::iter::successors(instants.next_after(time), |last| instants.next_after(*last))
+            .take(limit)
+            .collect())
     }
 
     pub(crate) fn is_elsewhere(&self) -> bool {
@@ -296,11 +313,6 @@ impl Schedule {
         }
         options.attributes.set(SCHEDULE_ATTRIBUTE, self.name.clone());
         options
-    }
-
-    /// Returns the queue in which the executions wait, if they have one.
-    pub(crate) fn queue_name(&self) -> Option<&Arc<str>> {
-        self.queue.as_ref()
     }
 
     /// Returns an error for a schedule that cannot be kept, or that has no instant after `now`.

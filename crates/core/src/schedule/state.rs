@@ -200,10 +200,9 @@ impl ScheduleState {
             match schedule.overlap {
                 _ if !is_busy => self.start(&mut actions, &mut is_busy, instant),
                 Overlap::Allow => self.start(&mut actions, &mut is_busy, instant),
-                Overlap::Skip => self.skip(instant),
                 Overlap::BufferOne if self.buffered.is_empty() => self.buffered.push_back(instant),
                 Overlap::BufferAll if self.buffered.len() < MAX_BUFFERED => self.buffered.push_back(instant),
-                Overlap::BufferOne | Overlap::BufferAll => self.skip(instant),
+                Overlap::Skip | Overlap::BufferOne | Overlap::BufferAll => self.skip(instant),
                 Overlap::CancelRunning => {
                     actions.cancels_running = true;
                     if let Some(replaced) = self.buffered.pop_front() {
