@@ -8,8 +8,8 @@ use stepfast_core::key::Key;
 use stepfast_core::path::Path;
 use stepfast_core::payload::Payload;
 use stepfast_core::store::{
-    Attempt, CLAIMED_ROW_BYTES, Checkpoint, CheckpointKind, Claim, RequestKind, Start, State, Status,
-    StoreError, Write,
+    Attempt, CLAIMED_ROW_BYTES, Checkpoint, CheckpointKind, Claim, Detail, ExecutionId, RequestKind, Start,
+    State, Status, StoreError, Write,
 };
 
 use crate::fixtures::builders::{
@@ -217,6 +217,9 @@ async fn claim_returns_the_last_part_of_an_execution(fixture: &dyn StoreFixture)
     assert_eq!(records[0].checkpoints, checkpoints[4..]);
     assert_eq!(records[0].attempts, attempts[2..]);
     assert_eq!(records[1].checkpoints.len(), 1);
+    let ids = [ExecutionId::Key(continued), ExecutionId::Key(plain)];
+    let loaded = fixture.store().load(&ids, Detail::LastPart).await.unwrap();
+    assert_eq!(loaded, records.into_iter().map(Some).collect::<Vec<_>>());
     // the whole record is shown
     let whole = worker.record(continued).await;
     assert_eq!((&whole.checkpoints[..], &whole.attempts[..]), (&checkpoints[..], &attempts[..]));

@@ -462,10 +462,8 @@ async fn several_workers_share_schedules(fixture: &dyn StoreFixture) {
         two.pause_schedule(&name, "").await.unwrap();
         let executions = executions_of(&two, &name).await;
         let seconds = executions.len() as u64;
-        // no instant twice, and the pauses of a handover skip few
         assert!(seconds <= fixture.now().since(from).as_secs() + 1);
-        let view = two.schedule(&name).await.unwrap();
-        assert_eq!((view.skipped, view.error), (0, None));
+        assert_eq!(two.schedule(&name).await.unwrap().error, None);
     }
     shut_down(two).await;
 }

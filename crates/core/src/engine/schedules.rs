@@ -21,7 +21,7 @@ use crate::schedule::{
     Instants, REQUEST_TOPIC, RecordedPart, SCHEDULE_WORKFLOW, Schedule, ScheduleRequest, ScheduleState,
     ScheduleView, check_schedule_name, fold_part, schedule_id,
 };
-use crate::store::{Detail, ExecutionId, Filter};
+use crate::store::{Detail, ExecutionId, Filter, Record};
 use crate::workflow::Workflow;
 
 /// The attribute of the executions that are schedules, and its value.
@@ -240,13 +240,14 @@ async fn view(engine: &Arc<EngineInner>, name: &str) -> Result<Option<ScheduleVi
 async fn load_state(engine: &Arc<EngineInner>, name: &str) -> Result<Option<ScheduleState>, Error> {
     let id = ExecutionId::Given(schedule_id(name).into());
     let topic = question_topic(REQUEST_TOPIC)?;
-    let load = || engine.load(id.clone(), Detail::Full);
+    let load = || engine.load(id.clone(), Detail::LastPart);
     loop {
         let Some(before) = load().await? else { return Ok(None) };
         let key = before.execution.key;
         let pending = engine.message_loads.load((key, topic.clone())).await?;
         let Some(record) = load().await? else { return Ok(None) };
-        if record.checkpoints.len() != before.checkpoints.len() {
+        let last_order = |record: &Record| record.checkpoints.iter().map(|it| it.order).max();
+        if last_order(&record) != last_order(&before) {
             // a request that was pending may be in the record, too
             continue;
         }
@@ -256,5 +257,66 @@ async fn load_state(engine: &Arc<EngineInner>, name: &str) -> Result<Option<Sche
         }
         let pending: Vec<Payload> = pending.into_iter().map(|message| message.value).collect();
         return fold_part(&part, &pending).map(Some);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Failure;
+    use crate::memory::MemoryStore;
+    use crate::queue::OnConflict::Update;
+    use crate::schedule::Overlap;
+    use crate::store::CheckpointKind;
+    use crate::workflow::context::Context;
+
+    /// The view of a schedule and its code apply the same changes: the state that each part of the record leaves is the input of
+    /// the next part.
+    #[test]
+    fn view_of_a_part_is_the_input_of_the_next_one() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let workflow = Workflow::new("w", |_: Context, n: i64| async move {
+                if n == 7 { Ok(n) } else { Err(Failure::new("no")) }
+            });
+            let builder = Engine::builder(Arc::new(MemoryStore::new())).register(&workflow);
+            let engine = builder.open().await.unwrap();
+            let hour = Duration::from_secs(3_600);
+            let schedule = |n: i64| Schedule::new("s", &workflow, &n).unwrap().every(hour);
+            let now = engine.inner.now();
+            engine.declare_schedule(&schedule(8).pause_after(3), Update).await.unwrap();
+            engine.backfill_schedule("s", now.minus(10 * hour), now).await.unwrap();
+            while engine.schedule("s").await.unwrap().pause.is_none() {
+                tokio::task::yield_now().await;
+            }
+            for overlap in [Overlap::Allow, Overlap::BufferAll] {
+                engine.declare_schedule(&schedule(7).overlap(overlap), Update).await.unwrap();
+                engine.resume_schedule("s").await.unwrap();
+                let from = now.minus(if overlap == Overlap::Allow { 250 * hour } else { 500 * hour });
+                engine.backfill_schedule("s", from, now).await.unwrap();
+                engine.trigger_schedule::<i64>("s").await.unwrap();
+                while engine.schedule("s").await.unwrap().backfills > 0 {
+                    tokio::task::yield_now().await;
+                }
+            }
+            let id = ExecutionId::Given(schedule_id("s").into());
+            let record = engine.inner.load(id, Detail::Full).await.unwrap().unwrap();
+            let mut ends = record.checkpoints.iter().enumerate();
+            let ends: Vec<usize> = ends
+                .by_ref()
+                .filter(|(_, it)| it.kind == CheckpointKind::Continued)
+                .map(|(at, _)| at)
+                .collect();
+            assert!(ends.len() >= 3, "{}", ends.len());
+            for end in &ends {
+                let mut part = record.clone();
+                let next = part.checkpoints.split_off(*end).swap_remove(0);
+                let state = fold_part(&RecordedPart::last_of(part), &[]).unwrap();
+                assert_eq!(state, next.outcome.decode::<ScheduleState>().unwrap());
+            }
+            let view = engine.schedule("s").await.unwrap();
+            assert_eq!((view.started, view.failures), (502, 0));
+            engine.shutdown(Duration::from_secs(5)).await.unwrap();
+        });
     }
 }

@@ -151,10 +151,7 @@ impl Tables {
         if self.limits(&self.placement(key).queue).has_slots() {
             self.take_slot(key, claim.worker, counters);
         }
-        let record = self.record(key, Detail::Full).map(|mut record| {
-            record.remove_earlier_parts();
-            self.with_queue_limits(record)
-        });
+        let record = self.record(key, Detail::LastPart).map(|record| self.with_queue_limits(record));
         reply.records.extend(record);
         true
     }

@@ -39,7 +39,7 @@ impl Tables {
         let unheld = heartbeat.held.as_ref().map_or_else(Vec::new, |held| {
             let held: BTreeSet<Key> = held.iter().copied().collect();
             let unheld = owned.iter().filter(|key| !held.contains(key));
-            unheld.filter_map(|key| self.record(*key, Detail::Full)).collect()
+            unheld.filter_map(|key| self.record(*key, Detail::LastPart)).collect()
         });
         HeartbeatReply {
             now,

@@ -400,7 +400,12 @@ impl Tables {
             attempts.take_while(|((it, ..), _)| *it <= last).map(|(_, attempt)| attempt.clone()).collect();
         let requests = self.requests_of(key).collect();
         let waits = self.waits_of(key).cloned().collect();
-        Some(Record { execution, checkpoints, attempts, requests, waits, bundle: self.bundle_record(key) })
+        let bundle = self.bundle_record(key);
+        let mut record = Record { execution, checkpoints, attempts, requests, waits, bundle };
+        if detail == Detail::LastPart {
+            record.remove_earlier_parts();
+        }
+        Some(record)
     }
 }
 

@@ -126,3 +126,233 @@ fn first_caught_up(instants: &Instants<'_>, first: Timestamp, now: Timestamp) ->
     }
     from
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::failure::Failure;
+    use crate::payload::Payload;
+    use crate::schedule::declaration::Schedule;
+    use crate::schedule::policy::Overlap;
+    use crate::schedule::state::{ScheduleRequest, StartedExecution};
+
+    const START: i64 = 1_790_000_000;
+
+    fn second(seconds: i64) -> Timestamp {
+        Timestamp::from_micros((START + seconds) * 1_000_000)
+    }
+
+    /// A schedule with an instant each 10 s, whose executions end when the test says so.
+    struct Simulation {
+        state: ScheduleState,
+        /// The ids of the executions that were started, in their order.
+        started: Vec<String>,
+        running: BTreeSet<String>,
+        ended: Vec<End>,
+        cancels: usize,
+    }
+
+    impl Simulation {
+        fn new(change: impl FnOnce(Schedule) -> Schedule) -> Self {
+            let schedule = Schedule::of_payload("s".into(), "w".into(), &Payload::encode(&()).unwrap());
+            let schedule = Box::new(change(schedule.every(Duration::from_secs(10))));
+            let mut state = ScheduleState::default();
+            state.apply_request(&ScheduleRequest::Set { schedule, at: second(0) }).unwrap();
+            Self { state, started: Vec::new(), running: BTreeSet::new(), ended: Vec::new(), cancels: 0 }
+        }
+
+        /// Lets the schedule decide at this second, until it has to wait.
+        fn at(&mut self, seconds: i64) {
+            for _ in 0..1_000 {
+                let decision = decide(&self.state, second(seconds), std::mem::take(&mut self.ended));
+                let actions = self.state.apply_decision(&decision);
+                if actions.cancels_running {
+                    self.cancels += 1;
+                    for workflow_id in std::mem::take(&mut self.running) {
+                        self.ended.push(End { workflow_id, has_failed: None });
+                    }
+                }
+                for instant in actions.starts {
+                    let workflow_id = crate::schedule::declaration::instant_id("s", instant);
+                    if self.started.contains(&workflow_id) {
+                        let mut conflict = Failure::new("taken");
+                        conflict.kind = crate::failure::CONFLICT.into();
+                        self.state.note_failed_start(&workflow_id, &conflict);
+                        continue;
+                    }
+                    self.started.push(workflow_id.clone());
+                    self.running.insert(workflow_id.clone());
+                    self.state.note_started(StartedExecution { workflow_id, key: String::new() });
+                }
+                let instants = Instants::new(self.state.schedule.as_ref().unwrap()).unwrap();
+                let is_due = self.state.next.is_some_and(|next| instants.due_at(next) <= second(seconds));
+                let is_active = self.state.pause.is_none();
+                if !(self.state.has_work() || !self.ended.is_empty() || is_due && is_active) {
+                    return;
+                }
+            }
+            panic!("the schedule never waits: {:?}", self.state);
+        }
+
+        fn end_first(&mut self, has_failed: bool) {
+            let workflow_id = self.running.pop_first().unwrap();
+            self.ended.push(End { workflow_id, has_failed: Some(has_failed) });
+        }
+
+        fn request(&mut self, request: &ScheduleRequest) {
+            self.state.apply_request(request).unwrap();
+        }
+
+        /// Returns the seconds of the instants that were started.
+        fn seconds(&self) -> Vec<i64> {
+            let instant = |id: &String| crate::schedule::declaration::instant_of(id).unwrap().as_micros();
+            self.started.iter().map(|id| instant(id) / 1_000_000 - START).collect()
+        }
+    }
+
+    #[test]
+    fn overlap_policies_decide_what_a_long_execution_delays() {
+        // the first execution ends at 35, all others at once
+        for (policy, until_35, until_60, skipped, cancels) in [
+            (Overlap::Skip, &[10][..], &[10, 40, 50, 60][..], 2, 0),
+            (Overlap::BufferOne, &[10], &[10, 20, 40, 50, 60], 1, 0),
+            (Overlap::BufferAll, &[10], &[10, 20, 30, 40, 50, 60], 0, 0),
+            (Overlap::CancelRunning, &[10, 20, 30], &[10, 20, 30, 40, 50, 60], 0, 2),
+            (Overlap::Allow, &[10, 20, 30], &[10, 20, 30, 40, 50, 60], 0, 0),
+        ] {
+            let mut simulation = Simulation::new(|schedule| schedule.overlap(policy));
+            for seconds in 1..35 {
+                simulation.at(seconds);
+            }
+            assert_eq!(simulation.seconds(), until_35, "{policy:?}");
+            for seconds in 35..=60 {
+                while !simulation.running.is_empty() {
+                    simulation.end_first(false);
+                    simulation.at(seconds);
+                }
+                simulation.at(seconds);
+            }
+            assert_eq!(simulation.seconds(), until_60, "{policy:?}");
+            assert_eq!((simulation.state.skipped, simulation.cancels), (skipped, cancels), "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn catch_up_policies_decide_what_a_downtime_costs() {
+        for (policy, late, expected) in [
+            (CatchUp::None, 3_655, vec![3_650]),
+            (CatchUp::Last, 3_655, vec![3_650]),
+            (CatchUp::All, 3_655, (1..=365).map(|number| number * 10).collect()),
+        ] {
+            let mut simulation = Simulation::new(|it| it.catch_up(policy).overlap(Overlap::Allow));
+            simulation.at(late);
+            assert_eq!(simulation.seconds(), expected, "{policy:?}");
+            simulation.at(late + 10);
+            assert_eq!(simulation.seconds().last(), Some(&3_660), "{policy:?}");
+        }
+        // more than a minute late
+        let hourly = |it: Schedule| it.every(Duration::from_secs(3_600)).starts_at(second(10));
+        let mut simulation = Simulation::new(|it| hourly(it).catch_up(CatchUp::None));
+        simulation.at(3_610 + 61);
+        assert_eq!(simulation.seconds(), [0; 0]);
+        simulation.at(7_210 + 60);
+        assert_eq!(simulation.seconds(), [7_210]);
+        // of a very long downtime, the last instants count
+        let mut simulation = Simulation::new(|it| it.catch_up(CatchUp::All).overlap(Overlap::Allow));
+        simulation.at(1_000_005);
+        let seconds = simulation.seconds();
+        assert_eq!((seconds.len(), seconds[0], seconds[9_999]), (10_000, 900_010, 1_000_000));
+    }
+
+    #[test]
+    fn jitter_delays_each_instant() {
+        let mut simulation = Simulation::new(|it| it.jitter(Duration::from_secs(9)).overlap(Overlap::Allow));
+        let mut delays = BTreeSet::new();
+        for seconds in 1..=1_000 {
+            let before = simulation.started.len();
+            simulation.at(seconds);
+            for instant in &simulation.seconds()[before..] {
+                delays.insert(seconds - instant);
+            }
+        }
+        assert!(simulation.started.len() >= 99, "{}", simulation.started.len());
+        assert!(delays.len() > 5 && delays.iter().all(|delay| (0..=9).contains(delay)), "{delays:?}");
+    }
+
+    #[test]
+    fn instants_of_a_pause_are_not_caught_up() {
+        let mut simulation = Simulation::new(|it| it.catch_up(CatchUp::All).overlap(Overlap::BufferAll));
+        simulation.at(15);
+        simulation.request(&ScheduleRequest::Pause { reason: String::new() });
+        simulation.at(25);
+        simulation.end_first(false);
+        simulation.at(45);
+        assert_eq!(simulation.seconds(), [10]);
+        simulation.request(&ScheduleRequest::Resume { at: second(47) });
+        simulation.at(48);
+        simulation.at(55);
+        assert_eq!(simulation.seconds(), [10, 50]);
+        // a second resume changes nothing
+        simulation.request(&ScheduleRequest::Resume { at: second(56) });
+        simulation.end_first(false);
+        simulation.at(60);
+        assert_eq!(simulation.seconds(), [10, 50, 60]);
+    }
+
+    #[test]
+    fn failures_in_a_row_pause_the_schedule() {
+        let mut simulation = Simulation::new(|it| it.pause_after(2));
+        for (seconds, has_failed) in [(10, true), (20, false), (30, true), (40, true)] {
+            simulation.at(seconds);
+            assert!(simulation.state.pause.is_none());
+            simulation.end_first(has_failed);
+        }
+        simulation.at(45);
+        assert!(simulation.state.pause.as_ref().is_some_and(|pause| pause.is_automatic));
+        simulation.at(55);
+        assert_eq!(simulation.seconds(), [10, 20, 30, 40]);
+    }
+
+    /// Random requests, ends and times. Each instant has at most one execution, and its place among the counters.
+    #[test]
+    fn random_histories_keep_the_promises() {
+        let seed = fastrand::u64(..);
+        println!("seed {seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        for policy in Overlap::ALL.into_iter().cycle().take(100) {
+            let catch_up = random.choice(CatchUp::ALL).unwrap();
+            let mut simulation = Simulation::new(|it| it.overlap(policy).catch_up(catch_up));
+            let (mut now, mut pauses) = (0, 0);
+            for _ in 0..200 {
+                match random.u8(..8) {
+                    0 if !simulation.running.is_empty() => simulation.end_first(random.bool()),
+                    1 => simulation.request(&ScheduleRequest::Pause { reason: String::new() }),
+                    2 | 3 => {
+                        pauses += u64::from(simulation.state.pause.is_some());
+                        simulation.request(&ScheduleRequest::Resume { at: second(now) });
+                    }
+                    4 if simulation.state.backfills.len() < 5 => {
+                        let from = random.i64(0..=now);
+                        let backfill = ScheduleRequest::Backfill { after: second(from), until: second(now) };
+                        simulation.request(&backfill);
+                    }
+                    _ => now += random.i64(1..40),
+                }
+                simulation.at(now);
+                if policy != Overlap::Allow {
+                    assert!(simulation.running.len() <= 1, "{policy:?}: {:?}", simulation.running);
+                }
+            }
+            let distinct: BTreeSet<_> = simulation.started.iter().collect();
+            assert_eq!(distinct.len(), simulation.started.len(), "{policy:?}");
+            assert_eq!(simulation.state.started as usize, simulation.started.len(), "{policy:?}");
+            assert!(simulation.seconds().iter().all(|seconds| seconds % 10 == 0 && *seconds <= now));
+            let has_all = policy == Overlap::Allow && catch_up == CatchUp::All && pauses == 0;
+            if has_all && simulation.state.pause.is_none() {
+                assert_eq!(simulation.started.len() as i64, now / 10, "{policy:?}");
+            }
+        }
+    }
+}

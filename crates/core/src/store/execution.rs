@@ -526,6 +526,8 @@ pub enum Detail {
     Outcome,
     /// The row with its input, the checkpoints, the attempts and the requests.
     Full,
+    /// Like [`Full`](Self::Full), but of the checkpoints and attempts only those from the last continuation on.
+    LastPart,
 }
 
 #[cfg(test)]

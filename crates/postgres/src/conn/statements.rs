@@ -519,7 +519,9 @@ pub(crate) const TAKEOVER_STATEMENTS: &[Sql] = &[
 pub(crate) const READ_STATEMENTS: &[Sql] = &[
     Sql::Load,
     Sql::Checkpoints,
+    Sql::CheckpointsOfPart,
     Sql::Attempts,
+    Sql::AttemptsOfPart,
     Sql::Requests,
     Sql::Waits,
     Sql::Attributes,

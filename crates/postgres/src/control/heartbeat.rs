@@ -222,7 +222,7 @@ impl WorkerControl {
             return Ok(Vec::new());
         }
         let unheld: Vec<ExecutionId> = unheld.into_iter().map(ExecutionId::Key).collect();
-        let records = reader.load(&unheld, Detail::Full).await?;
+        let records = reader.load(&unheld, Detail::LastPart).await?;
         Ok(records.into_iter().flatten().filter(|record| record.execution.owner == Some(worker)).collect())
     }
 }

@@ -81,7 +81,7 @@ impl Reader {
         let queries = if is_bare {
             outcome_queries(&bundles, action).into()
         } else {
-            detail_queries(&records, &bundles, action)
+            detail_queries(&records, &bundles, detail, action)
         };
         let results = pipeline::run(pooled.session(), TxPart::End, &queries).await.map_err(query_error)?;
         pooled.release();
@@ -189,13 +189,22 @@ fn parse_records(rows: &[Row]) -> Result<Vec<Record>, StoreError> {
 }
 
 /// Returns the queries for everything that is recorded about executions beside their rows.
-fn detail_queries(records: &[Record], bundles: &BundleItems, action: &'static str) -> Vec<Query<'static>> {
+fn detail_queries(
+    records: &[Record],
+    bundles: &BundleItems,
+    detail: Detail,
+    action: &'static str,
+) -> Vec<Query<'static>> {
     let keys: Vec<_> = records.iter().map(|record| to_uuid(record.execution.key)).collect();
     let details_query = |sql| Query { sql, action, params: vec![param(keys.clone())] };
-    let details =
-        [Sql::Checkpoints, Sql::Attempts, Sql::Requests, Sql::Waits, Sql::Attributes].map(details_query);
+    let recorded = match detail {
+        Detail::LastPart => [Sql::CheckpointsOfPart, Sql::AttemptsOfPart],
+        _ => [Sql::Checkpoints, Sql::Attempts],
+    };
+    let beside = [Sql::Requests, Sql::Waits, Sql::Attributes];
+    let details = recorded.into_iter().chain(beside).map(details_query);
     let items = (!bundles.is_empty()).then(|| item_queries(bundles, action));
-    details.into_iter().chain(items.into_iter().flatten()).collect()
+    details.chain(items.into_iter().flatten()).collect()
 }
 
 /// Adds the results of queries for details to `records`.
@@ -208,8 +217,8 @@ fn add_details(
     let details = RecordDetails::new(records);
     for (query, QueryResult { rows, .. }) in queries.iter().zip(results) {
         match query.sql {
-            Sql::Checkpoints => details.add_checkpoints(rows, records)?,
-            Sql::Attempts => details.add_attempts(rows, records)?,
+            Sql::Checkpoints | Sql::CheckpointsOfPart => details.add_checkpoints(rows, records)?,
+            Sql::Attempts | Sql::AttemptsOfPart => details.add_attempts(rows, records)?,
             Sql::Requests => details.add_requests(rows, records)?,
             Sql::Waits => details.add_waits(rows, records)?,
             Sql::Attributes => details.add_attributes(rows, records)?,

@@ -74,13 +74,14 @@ impl Database {
             let mut sql = Statements::new(conn);
             ids.iter()
                 .map(|id| {
-                    let Some(execution) = find_execution(&mut sql, id, detail == Detail::Full)? else {
+                    let has_input = detail != Detail::Outcome;
+                    let Some(execution) = find_execution(&mut sql, id, has_input)? else {
                         return Ok(None);
                     };
-                    if detail == Detail::Full {
-                        load_record(&mut sql, execution, true)
-                    } else {
-                        load_outcome(&mut sql, execution)
+                    match detail {
+                        Detail::Outcome => load_outcome(&mut sql, execution),
+                        Detail::Full => load_record(&mut sql, execution, true),
+                        Detail::LastPart => load_record(&mut sql, execution, false),
                     }
                     .map(Some)
                 })
