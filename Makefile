@@ -85,8 +85,8 @@ test-tracking-pooler: ## Test the Postgres store through a pgbouncer that keeps 
 
 .PHONY: crash
 crash: ## Kill workers and cut the power, more than KILLS times (500), then chaos, upgrades under load and the engine through a pooler; check every promise after it
-	STEPFAST_CRASH_KILLS=$(KILLS) STEPFAST_CHAOS=long STEPFAST_POOLER=long STEPFAST_BATCH_KILLS=long tests/with-postgres \
-		cargo test $(CARGO_FLAGS) -p stepfast-tests --no-fail-fast --test crash --test batch_kills --test chaos --test upgrade --test pooler
+	STEPFAST_CRASH_KILLS=$(KILLS) STEPFAST_CHAOS=long STEPFAST_POOLER=long STEPFAST_BATCH_KILLS=long STEPFAST_SCHEDULE_KILLS=long tests/with-postgres \
+		cargo test $(CARGO_FLAGS) -p stepfast-tests --no-fail-fast --test crash --test batch_kills --test schedule_kills --test chaos --test upgrade --test pooler
 
 .PHONY: mutants
 mutants: .venv/ready ## Break the sources in one place after the other, in a copy; each time a named test must fail (MUTANTS=text selects some)

@@ -6,9 +6,6 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // the output belongs to the test
 
-use std::io::Read;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
@@ -16,6 +13,7 @@ use stepfast::store::{Detail, ExecutionId};
 use stepfast::{BatchHandle, Client, Context, Engine, Failure, Workflow};
 use stepfast_tests::chaos::Form;
 use stepfast_tests::crash::harness::fresh_url;
+use stepfast_tests::crash::role_process::{RoleProcess, peak_memory};
 use stepfast_tests::engine::run_within;
 use tempfile::TempDir;
 
@@ -50,61 +48,6 @@ impl Scale {
             Self { items: 20_000, kills: 6, max_pause: Duration::from_millis(300) },
             Self { items: 1_000_000, kills: 30, max_pause: Duration::from_secs(2) },
         )
-    }
-}
-
-/// Returns the maximum memory that a process has taken so far, in KiB; 0 where the system does not report it.
-fn peak_memory(process: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.strip_suffix("kB"));
-    peak.map_or(0, |kib| kib.trim().parse().unwrap())
-}
-
-/// A process that submits the batch or runs items; killed when it is dropped.
-struct Process {
-    child: Child,
-    /// Receives a message when the process has ended.
-    end: Receiver<()>,
-}
-
-impl Process {
-    fn start(role: &str, url: &str, items: u64) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "child"]).env(ROLE, role).env(URL, url);
-        command.env(ITEMS, items.to_string()).stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut output = child.stdout.take().unwrap();
-        let (ended, end) = channel();
-        std::thread::spawn(move || {
-            let _ = output.read_to_end(&mut Vec::new());
-            let _ = ended.send(());
-        });
-        Self { child, end }
-    }
-
-    /// Kills the process. Returns its maximum memory.
-    fn kill(mut self) -> u64 {
-        let memory = peak_memory(self.child.id());
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        memory
-    }
-
-    /// Waits until the process has ended by itself without an error, for at most this time. Returns whether it has.
-    fn ends_within(&mut self, time: Duration) -> bool {
-        if self.end.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
-            return false;
-        }
-        let status = self.child.wait().unwrap();
-        assert!(status.success(), "a process failed: {status:?}");
-        true
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -165,9 +108,10 @@ struct Tally {
 /// Submits and runs a batch, and kills up to `max_kills` processes meanwhile.
 async fn run(url: &str, scale: Scale, max_kills: u32, rng: &mut fastrand::Rng) -> Tally {
     let mut tally = Tally::default();
-    let start = |role: &str| Process::start(role, url, scale.items);
+    let items = scale.items.to_string();
+    let start = |role: &str| RoleProcess::start(&[(ROLE, role), (URL, url), (ITEMS, &items)]);
     let client = Client::open(stepfast::connect(url).await.unwrap()).await.unwrap();
-    let mut workers: Vec<Process> = (0..WORKERS).map(|_| start("worker")).collect();
+    let mut workers: Vec<RoleProcess> = (0..WORKERS).map(|_| start("worker")).collect();
     let mut submitter = start("submitter");
     let mut is_submitted = false;
     while tally.kills < max_kills {

@@ -7,4 +7,5 @@ pub mod harness;
 pub mod leftovers;
 pub mod power;
 pub mod promises;
+pub mod role_process;
 pub mod vfs;
