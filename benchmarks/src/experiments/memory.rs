@@ -107,7 +107,7 @@ pub async fn run_in_python(
 }
 
 /// Returns the resident memory of this process, in bytes.
-fn resident_bytes() -> u64 {
+pub(crate) fn resident_bytes() -> u64 {
     status_bytes("VmRSS:")
 }
 

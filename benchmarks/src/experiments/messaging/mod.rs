@@ -2,3 +2,4 @@
 
 pub mod messages;
 pub mod streams;
+pub mod waits;

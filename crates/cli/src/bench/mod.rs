@@ -11,6 +11,7 @@ mod neighbours;
 mod payload;
 mod queue;
 mod rate;
+mod schedules;
 mod sleepers;
 mod sweep;
 mod takeover;
@@ -77,6 +78,10 @@ pub(crate) enum BenchCommand {
     Messages(messaging::MessagesArgs),
     /// Values from a step to readers of its stream, in the same process and in another one.
     Streams(messaging::StreamsArgs),
+    /// A long loop that is suspended before each message, and many executions that are suspended on messages.
+    Waits(messaging::WaitsArgs),
+    /// Schedules with an instant each second, and the cost of many schedules that wait.
+    Schedules(schedules::SchedulesArgs),
     #[command(hide = true)]
     Worker(takeover::WorkerProcessArgs),
 }
@@ -106,6 +111,8 @@ impl BenchCommand {
             BenchCommand::Batching(batching) => batching.run().await,
             BenchCommand::Messages(messages) => messages.run().await,
             BenchCommand::Streams(streams) => streams.run().await,
+            BenchCommand::Waits(waits) => waits.run().await,
+            BenchCommand::Schedules(schedules) => schedules.run().await,
             BenchCommand::Worker(worker) => worker.run().await,
         }
     }
