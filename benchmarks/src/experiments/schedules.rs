@@ -100,7 +100,7 @@ async fn measure(
     row.per_second = expected as f64 / row.seconds;
     let figures = vec![
         Figure::new("statements of an idle engine with one schedule", with_one, "/s"),
-        Figure::new(&format!("the same with {waiting} schedules"), with_many, "/s").at_most(with_one + 1.0),
+        Figure::new(format!("the same with {waiting} schedules"), with_many, "/s").at_most(with_one + 1.0),
     ];
     Ok((vec![row], figures))
 }

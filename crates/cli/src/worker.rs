@@ -35,7 +35,7 @@ impl WorkerCommand {
 impl ListWorkersArgs {
     async fn run(self) -> anyhow::Result<Exit> {
         let store = stepfast::connect_existing(&self.target.store).await?;
-        let overview = store.workers(u64::MAX, true).await.map_err(Error::from)?;
+        let overview = store.workers(u64::MAX, true).await.map_err(Error::from)?.without_built_in();
         if self.target.json {
             output::print_json(&workers_json(&overview))?;
         } else {

@@ -327,10 +327,13 @@ async fn changes_apply_without_a_worker(fixture: &dyn StoreFixture) {
     // instants after the setting count, even if no worker runs
     let late = Schedule::new("late", &workflow, &7).unwrap().at(fixture.now().plus(HOUR));
     client.set_schedule(&late).await.unwrap();
+    assert!(!client.schedule("late").await.unwrap().is_late);
     fixture.clock().advance(2 * HOUR);
+    wait_for_view(&client, "late", |view| view.is_late).await;
     let engine = open(fixture.second_store().await, |b| b.register(&workflow)).await;
     wait_for_view(&client, "s", |view| view.started >= 1).await;
     let view = wait_for_view(&client, "late", |view| view.started == 1).await;
+    assert!(!view.is_late);
     assert_eq!((view.next, executions_of(&client, "late").await.len()), (None, 1));
     shut_down(engine).await;
     shut_down(client.into_engine()).await;

@@ -104,7 +104,7 @@ impl Engine {
 
     /// Lists the workers and clients on the database, and the executions that wait for a worker.
     pub async fn workers(&self) -> Result<WorkerOverview, Error> {
-        Ok(self.inner.store.workers(u64::MAX, true).await?)
+        Ok(self.inner.store.workers(u64::MAX, true).await?.without_built_in())
     }
 
     /// Returns at most `limit` dead letters, the latest first: rows of the inbox that could not become executions.

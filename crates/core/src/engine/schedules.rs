@@ -30,6 +30,9 @@ const KIND: (&str, &str) = ("stepfast", "schedule");
 /// Maximum number of instants of one backfill.
 const MAX_BACKFILLED: usize = 10_000;
 
+/// Lateness from which a schedule seems to have no worker.
+const MAX_LATENESS: Duration = Duration::from_secs(60);
+
 /// Number of schedules that are loaded at a time.
 const PAGE: usize = 100;
 
@@ -225,6 +228,11 @@ async fn view(engine: &Arc<EngineInner>, name: &str) -> Result<Option<ScheduleVi
         // no worker has applied the change yet
         view.next = Instants::new(&view.schedule)?.next_after(time);
     }
+    let due_at = match view.next {
+        Some(next) => Some(Instants::new(&view.schedule)?.due_at(next)),
+        None => None,
+    };
+    view.is_late = due_at.is_some_and(|due_at| engine.now().since(due_at) > MAX_LATENESS);
     if let Some(execution) = engine.executions.load(ExecutionId::Given(id.as_str().into())).await? {
         if execution.status.is_terminal() {
             let status = execution.status.as_str();

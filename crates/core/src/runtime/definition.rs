@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::name_checks::check_name;
 use crate::payload::Payload;
 use crate::runtime::run::Run;
-use crate::store::{ExistingExecution, GraphRow};
+use crate::store::{ExistingExecution, GraphRow, is_built_in};
 use crate::text::list_names;
 
 /// The future of a workflow's code. It resolves to the encoded output.
@@ -30,9 +30,6 @@ pub(crate) enum CodeLocation {
     /// In another program.
     OtherProgram,
 }
-
-/// The beginning of the names of built-in workflows.
-const BUILT_IN: &str = "stepfast.";
 
 /// A workflow with its types erased.
 pub(crate) struct Definition {
@@ -115,7 +112,7 @@ impl Definitions {
     /// Returns the error for a workflow that is not registered.
     pub(crate) fn unknown_error(&self, name: &str) -> Error {
         let names = self.names();
-        let known = list_names(names.iter().map(|it| &**it).filter(|it| !it.starts_with(BUILT_IN)));
+        let known = list_names(names.iter().map(|it| &**it).filter(|it| !is_built_in(it)));
         Error::UnknownWorkflow { name: name.to_owned(), known }
     }
 

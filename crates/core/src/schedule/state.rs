@@ -124,6 +124,8 @@ pub struct ScheduleView {
     pub workflow_id: String,
     /// The reason why the schedule's own execution does not continue; `None` if it does.
     pub stopped: Option<String>,
+    /// Whether the next instant has passed for more than a minute, because no worker runs the schedule.
+    pub is_late: bool,
 }
 
 /// The executions that a decision lets the schedule start, and whether it cancels those that run.
@@ -322,6 +324,7 @@ impl ScheduleState {
             error: self.error.clone(),
             workflow_id,
             stopped: None,
+            is_late: false,
         })
     }
 

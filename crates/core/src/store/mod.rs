@@ -49,6 +49,7 @@ pub use messaging::{
 };
 pub use quarantine::{QUARANTINE_STRIKES, next_strikes, quarantine_delay};
 pub use route::Route;
+pub(crate) use workers::is_built_in;
 pub use workers::{
     DeadLetter, RegisteredWorker, UnclaimableWork, WaitingWork, WorkerInfo, WorkerOverview, is_same_version,
 };

@@ -103,6 +103,23 @@ impl DeadLetter {
     }
 }
 
+impl WorkerOverview {
+    /// Removes the names of built-in workflows from the workers: every worker with other workflows has them.
+    #[must_use]
+    pub fn without_built_in(mut self) -> Self {
+        for worker in &mut self.workers {
+            let names = worker.info.workflows.iter().filter(|name| !is_built_in(name));
+            worker.info.workflows = names.cloned().collect();
+        }
+        self
+    }
+}
+
+/// Whether a workflow of this name is part of the engine.
+pub(crate) fn is_built_in(workflow: &str) -> bool {
+    workflow.starts_with("stepfast.")
+}
+
 impl WorkerInfo {
     /// Whether the worker can run executions of this workflow that are pinned to this version.
     pub fn can_run(&self, workflow: &str, app_version: Option<&str>) -> bool {
@@ -117,7 +134,8 @@ impl WorkerInfo {
     }
 
     fn has_workflow(&self, workflow: &str) -> bool {
-        self.workflows.iter().any(|name| **name == *workflow)
+        let has_built_in = is_built_in(workflow) && !self.workflows.is_empty();
+        has_built_in || self.workflows.iter().any(|name| **name == *workflow)
     }
 }
 
