@@ -455,6 +455,31 @@ async fn hostile_texts_are_escaped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn end_of_a_schedule_leaves_or_cancels_its_executions() {
+    let (_directory, store) = file();
+    let patient =
+        Workflow::new("patient", |mut cx: Context, (): ()| async move { cx.receive::<i64>().await });
+    let engine = open_engine(&store, &patient).await;
+    let set = ["set", "s", "--workflow", "patient", "--every", "1d"];
+    let trigger = || schedule_output(&store, &["trigger", "s"]).trim().to_owned();
+    schedule_output(&store, &set);
+    let kept = trigger();
+    schedule_output(&store, &["delete", "s"]);
+    engine.send(&*kept, &7).await.unwrap();
+    assert_eq!(engine.get::<i64>(&kept).await.unwrap().result().await.unwrap(), 7);
+    schedule_output(&store, &set);
+    let cancelled = trigger();
+    output_of(&store, &["workflow", "cancel", "schedule:s"]);
+    let ended = engine.get::<i64>(&cancelled).await.unwrap().result().await;
+    assert!(matches!(ended, Err(stepfast::Error::Cancelled(_))), "{ended:?}");
+    wait_for(&store, &["show", "s"], |shown| shown["state"] == "stopped").await;
+    output_of(&store, &["workflow", "resume", "schedule:s"]);
+    let last = trigger();
+    assert!(last != cancelled && json_output(&store, &["show", "s"])["started"] == 2);
+    engine.shutdown(GRACE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn negative_input_reaches_the_workflow() {
     let (_directory, store) = file();
     let engine = open_engine(&store, &double()).await;
