@@ -26,11 +26,11 @@ pub(crate) struct SetScheduleArgs {
     start: ScheduledStartArgs,
     #[command(flatten)]
     timing: TimingArgs,
-    /// What happens at an instant at which an execution still runs: skip, buffer_one, buffer_all, cancel_running or
+    /// The reaction to an instant at which an execution still runs: skip, buffer_one, buffer_all, cancel_running or
     /// allow. A new schedule has skip.
     #[arg(long, value_name = "POLICY", value_parser = parse_overlap)]
     overlap: Option<Overlap>,
-    /// Which instants get their executions after a time without a worker: none, last or all. A new schedule has last.
+    /// The missed instants that get their executions after a time without a worker: none, last or all. A new schedule has last.
     #[arg(long, value_name = "POLICY", value_parser = parse_catch_up)]
     catch_up: Option<CatchUp>,
     /// Pause the schedule when this many executions have failed one after the other; "none" for no limit.
