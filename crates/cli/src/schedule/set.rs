@@ -52,11 +52,11 @@ struct ScheduledStartArgs {
     #[arg(long, value_name = "JSON", value_parser = parse_json, conflicts_with = "input")]
     arguments: Option<Value>,
     /// The queue of the executions; "none" for the default queue.
-    #[arg(long, value_name = "NAME|none", value_parser = change(parse_text))]
-    queue: Option<Change<Arc<str>>>,
+    #[arg(long, value_name = "NAME|none", value_parser = change(parse_plain::<String>))]
+    queue: Option<Change<String>>,
     /// The queue key of the executions; "none" for none.
-    #[arg(long, value_name = "KEY|none", value_parser = change(parse_text))]
-    key: Option<Change<Arc<str>>>,
+    #[arg(long, value_name = "KEY|none", value_parser = change(parse_plain::<String>))]
+    key: Option<Change<String>>,
     /// The priority among executions of the same queue and queue key: smaller numbers come first; "none" for 0.
     #[arg(long, value_name = "N|none", value_parser = change(parse_plain::<i32>), allow_negative_numbers = true)]
     priority: Option<Change<i32>>,
@@ -195,14 +195,10 @@ impl TimingArgs {
 }
 
 /// Replaces a value by that of an option, if the option was given.
-fn replace<T>(stored: &mut Option<T>, given: Option<Change<T>>) {
+fn replace<T>(stored: &mut Option<T>, given: Option<Change<impl Into<T>>>) {
     if let Some(Change(value)) = given {
-        *stored = value;
+        *stored = value.map(Into::into);
     }
-}
-
-fn parse_text(text: &str) -> anyhow::Result<Arc<str>> {
-    Ok(text.into())
 }
 
 fn parse_overlap(text: &str) -> anyhow::Result<Overlap> {
