@@ -1,4 +1,4 @@
-//! The `stepfast` program: shows and changes executions and queues, maintains the database, measures.
+//! The `stepfast` program: shows and changes executions, queues and schedules, maintains the database, measures.
 
 mod arguments;
 mod batch;
@@ -9,9 +9,11 @@ mod dead_letters;
 mod execution_tree;
 mod follow;
 mod graph;
+mod input;
 mod messaging;
 mod output;
 mod queue;
+mod schedule;
 mod show;
 mod unclaimable;
 mod value;
@@ -37,7 +39,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Stepfast is a durable workflow engine that batches for you: every step is safe on disk before the next
 /// one acts, and a thousand of them share one flush.
 ///
-/// Exit codes: 0 done, 1 failed, 2 wrong command line, 3 no such execution or queue, 4 not applicable, 5 the
+/// Exit codes: 0 done, 1 failed, 2 wrong command line, 3 no such execution, queue or schedule, 4 not applicable, 5 the
 /// database is unreachable.
 #[derive(Parser)]
 #[command(name = "stepfast", version)]
@@ -67,6 +69,8 @@ enum Command {
     #[command(subcommand)]
     Queue(queue::QueueCommand),
     #[command(subcommand)]
+    Schedule(schedule::ScheduleCommand),
+    #[command(subcommand)]
     Worker(worker::WorkerCommand),
     #[command(subcommand)]
     Db(db::DbCommand),
@@ -92,6 +96,7 @@ async fn main() -> ExitCode {
         Command::Ask(ask) => ask.run().await,
         Command::Graph(graph) => graph.run().await,
         Command::Queue(queue) => queue.run().await,
+        Command::Schedule(schedule) => schedule.run().await,
         Command::Worker(worker) => worker.run().await,
         Command::Db(db) => db.run().await,
         Command::Bench(bench) => bench.run().await.map(|()| Exit::Done),

@@ -23,7 +23,7 @@ pub(crate) enum Exit {
     /// Something failed; the message says what.
     Failed = 1,
     // 2 is clap's: the command line is wrong
-    /// The execution, the queue or the graph does not exist.
+    /// The execution, the queue, the schedule or the graph does not exist.
     NotFound = 3,
     /// The request does not apply to the execution's status, or the id is taken.
     NotApplicable = 4,
@@ -113,7 +113,7 @@ pub(crate) fn format_instant(instant: Timestamp) -> String {
         .map_or_else(|_| "?".to_owned(), |instant| format!("{instant:.3}"))
 }
 
-fn format_status(execution: &Execution) -> String {
+pub(crate) fn format_status(execution: &Execution) -> String {
     if execution.is_parked { format!("{} (parked)", execution.status) } else { execution.status.to_string() }
 }
 
@@ -436,7 +436,7 @@ pub(crate) fn full_failure(payload: &Payload) -> String {
 }
 
 /// Formats a payload in one short line.
-fn short_payload(payload: &Payload) -> String {
+pub(crate) fn short_payload(payload: &Payload) -> String {
     const MAX_CHARS: usize = 80;
     if let Some(chunks) = payload.chunk_ref() {
         return format!("({} bytes)", chunks.len);

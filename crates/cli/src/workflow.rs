@@ -71,10 +71,10 @@ struct FilterArgs {
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_attribute)]
     attribute: Vec<(String, String)>,
     /// Only executions created at or after this: an instant (2026-11-21T10:00:00Z) or an age (90s, 15m, 2h, 7d).
-    #[arg(long, value_parser = parse_instant)]
+    #[arg(long, value_parser = parse_instant_or_age)]
     since: Option<Timestamp>,
     /// Only executions created before this: an instant or an age.
-    #[arg(long, value_parser = parse_instant)]
+    #[arg(long, value_parser = parse_instant_or_age)]
     until: Option<Timestamp>,
 }
 
@@ -349,7 +349,7 @@ pub(crate) fn parse_list_limit(text: &str) -> anyhow::Result<usize> {
 }
 
 /// Parses an instant, or an age.
-fn parse_instant(text: &str) -> anyhow::Result<Timestamp> {
+pub(crate) fn parse_instant_or_age(text: &str) -> anyhow::Result<Timestamp> {
     if let Ok(instant) = text.parse::<jiff::Timestamp>() {
         return Ok(Timestamp::from_micros(instant.as_microsecond()));
     }

@@ -88,6 +88,11 @@ struct Streams;
 #[doc = include_str!("../../../docs/guide/long-running.md")]
 struct LongRunning;
 
+/// Compiles and runs the Rust code in the guide to schedules.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/schedules.md")]
+struct Schedules;
+
 /// Compiles and runs the Rust code in the guide to graphs.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/graphs.md")]

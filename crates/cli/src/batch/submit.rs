@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -10,14 +9,14 @@ use clap::Args;
 use futures_util::stream::{self, Stream};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
-use stepfast::graph::GraphDeclaration;
 use stepfast::text::{abbreviate, quote};
-use stepfast::{Error, Store, Workflow};
+use stepfast::{Error, Workflow};
 use tokio::sync::mpsc;
 
 use crate::arguments::parse_seconds;
 use crate::client::with_client;
-use crate::graph::{encode_input, parse_json, read_graph};
+use crate::graph::parse_json;
+use crate::input::InputForm;
 use crate::output::{self, Exit};
 use crate::workflow::{StoreArgs, parse_attribute};
 
@@ -64,16 +63,6 @@ pub(crate) struct SubmitBatchArgs {
     /// arguments by name. Needed for workflows of Python programs, except graphs.
     #[arg(long)]
     arguments: bool,
-}
-
-/// The form in which the workflow takes the values of the lines.
-enum InputForm {
-    /// The value itself.
-    Value,
-    /// The arguments of a Python function.
-    Arguments,
-    /// The inputs of a graph.
-    Graph(String, Box<GraphDeclaration>),
 }
 
 /// The inputs of some lines.
@@ -139,30 +128,6 @@ impl SubmitBatchArgs {
     }
 }
 
-impl InputForm {
-    /// Returns the form of a workflow's inputs.
-    async fn find(store: &Arc<dyn Store>, workflow: &str, has_arguments: bool) -> Result<Self, Error> {
-        if let Some(row) = store.graphs(Some(&[workflow.into()])).await?.first() {
-            let (declaration, _) = read_graph(row)?;
-            return Ok(Self::Graph(workflow.to_owned(), Box::new(declaration)));
-        }
-        Ok(if has_arguments { Self::Arguments } else { Self::Value })
-    }
-
-    fn encode(&self, value: Value) -> anyhow::Result<Value> {
-        Ok(match self {
-            Self::Value => value,
-            Self::Graph(name, declaration) => encode_input(name, declaration, Some(value))?,
-            // as the Python package encodes arguments: those by position, then those by name
-            Self::Arguments => match value {
-                Value::Array(_) => json!([value, {}]),
-                Value::Object(_) => json!([[], value]),
-                _ => bail!("the arguments must be a JSON array or a JSON object"),
-            },
-        })
-    }
-}
-
 /// Opens a file, or standard input. Returns a reader, a name for messages, and a bar that shows the progress.
 fn open_input(path: &str) -> anyhow::Result<(Box<dyn BufRead + Send>, String, ProgressBar)> {
     if path == "-" {
@@ -220,7 +185,7 @@ fn parse_line(line: &[u8], form: &InputForm) -> anyhow::Result<Option<Value>> {
     if text.is_empty() {
         return Ok(None);
     }
-    form.encode(parse_json(text)?).map(Some)
+    form.encode(Some(parse_json(text)?)).map(Some)
 }
 
 /// Returns the inputs of all pages, and shows the progress.

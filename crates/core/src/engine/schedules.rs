@@ -225,8 +225,8 @@ async fn view(engine: &Arc<EngineInner>, name: &str) -> Result<Option<ScheduleVi
     let Some(state) = load_state(engine, name).await? else { return Ok(None) };
     let Some(mut view) = state.view(id.clone()) else { return Ok(None) };
     if let Some(time) = state.changed_at.filter(|_| state.pause.is_none()) {
-        // no worker has applied the change yet
-        view.next = Instants::new(&view.schedule)?.next_after(time);
+        // no worker has applied the change yet, and this system may lack the time zone
+        view.next = Instants::new(&view.schedule).ok().and_then(|instants| instants.next_after(time));
     }
     let due_at = match view.next {
         Some(next) => Some(Instants::new(&view.schedule)?.due_at(next)),

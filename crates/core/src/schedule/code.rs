@@ -33,6 +33,9 @@ pub(crate) const DECISION: &str = "decide";
 /// Number of durable calls after which a schedule continues as new.
 const MAX_CALLS_PER_PART: u32 = 200;
 
+/// Pause before a schedule tries again to compute its instants.
+const UNDECIDED_PAUSE: Duration = Duration::from_secs(60);
+
 /// The end of a schedule's wait.
 enum Waited {
     Request(QuestionId, Payload),
@@ -94,6 +97,9 @@ async fn wait_for_request(cx: &mut Context, state: &ScheduleState) -> Result<Wai
 fn time_to_wait(engine: &EngineInner, state: &ScheduleState) -> Option<Duration> {
     if state.has_work() {
         return Some(Duration::ZERO);
+    }
+    if state.is_undecided && state.pause.is_none() {
+        return Some(UNDECIDED_PAUSE);
     }
     let next = state.next.filter(|_| state.pause.is_none())?;
     let due_at = Instants::new(state.schedule.as_ref()?).ok()?.due_at(next);

@@ -355,4 +355,32 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn instant_waits_for_a_worker_that_can_compute_it() {
+        let at = Timestamp::from_micros;
+        let hour = 3_600_000_000;
+        let schedule = |zone: &str| {
+            let input = Payload::encode(&()).unwrap();
+            Schedule::of_payload("s".into(), "w".into(), &input).cron("0 * * * *").timezone(zone)
+        };
+        for changed_at in [None, Some(at(hour / 2))] {
+            let next = changed_at.is_none().then_some(at(hour));
+            let mut state = ScheduleState {
+                schedule: Some(schedule("Europe/Atlantis")),
+                next,
+                changed_at,
+                ..ScheduleState::default()
+            };
+            let decision = decide(&state, at(hour + 1), Vec::new());
+            assert_eq!(state.apply_decision(&decision).starts, []);
+            assert!(state.error.as_ref().is_some_and(|error| error.contains("Atlantis")), "{state:?}");
+            assert_eq!((state.next, state.changed_at, state.has_work()), (next, changed_at, false));
+            // as if the data of the next worker had the time zone
+            state.schedule = Some(schedule("UTC"));
+            let decision = decide(&state, at(hour + 2), Vec::new());
+            assert_eq!(state.apply_decision(&decision).starts, [at(hour)]);
+            assert_eq!((state.next, state.error, state.is_undecided), (Some(at(2 * hour)), None, false));
+        }
+    }
 }

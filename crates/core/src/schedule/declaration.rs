@@ -139,6 +139,13 @@ impl Schedule {
         Self { is_elsewhere: true, ..self }
     }
 
+    /// Sets the input, encoded.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_input(self, input: &Payload) -> Self {
+        Self { input: input.to_bytes(), ..self }
+    }
+
     /// Removes the timing, so that another one can be set.
     #[doc(hidden)]
     #[must_use]
@@ -258,10 +265,9 @@ impl Schedule {
 
     /// Returns the timing for people, as in `0 2 * * * Europe/Berlin` or `every 5m`.
     pub fn timing(&self) -> String {
-        let text = |duration: Duration| format!("{duration:?}");
         match (&self.cron, self.every, self.at) {
             (Some(cron), ..) => format!("{cron} {}", self.timezone_name()),
-            (None, Some(every), _) => format!("every {}", text(every)),
+            (None, Some(every), _) => format!("every {}", format_interval(every)),
             (None, None, Some(at)) => format!("at {}", format_instant(at)),
             (None, None, None) => "no timing".to_owned(),
         }
@@ -410,6 +416,18 @@ pub fn instant_of(workflow_id: &str) -> Option<Timestamp> {
     let (_, instant) = workflow_id.rsplit_once('@')?;
     let instant = instant.parse::<jiff::Timestamp>().ok()?;
     Some(Timestamp::from_micros(instant.as_microsecond()))
+}
+
+/// Returns an interval in the largest unit of which it is a multiple, as in `5m`.
+fn format_interval(interval: Duration) -> String {
+    const UNITS: [(&str, u128); 5] =
+        [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+    if !interval.as_micros().is_multiple_of(1_000) {
+        return format!("{interval:?}");
+    }
+    let millis = interval.as_millis();
+    let (unit, size) = UNITS.iter().find(|(_, size)| millis.is_multiple_of(*size)).unwrap_or(&("ms", 1));
+    format!("{}{unit}", millis / size)
 }
 
 /// Returns an instant in the format of RFC 3339, in UTC.

@@ -23,7 +23,7 @@ pub enum Overlap {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CatchUp {
-    /// Instants that are more than a minute late are skipped.
+    /// The last instant that has passed gets its execution if it is at most a minute late. Others are skipped.
     None,
     /// The last instant that has passed gets its execution, however late. Earlier ones are skipped.
     #[default]

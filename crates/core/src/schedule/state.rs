@@ -53,6 +53,9 @@ pub(crate) struct ScheduleState {
     pub(crate) changed_at: Option<Timestamp>,
     /// Whether more instants have passed than one decision has handled.
     pub(crate) is_catching_up: bool,
+    /// Whether the last decision could compute no instants. The next one may be made by another worker.
+    #[serde(default)]
+    pub(crate) is_undecided: bool,
     /// The executions that the schedule has started, and whose ends it awaits or counts.
     pub(crate) running: Vec<StartedExecution>,
     /// Instants that wait for the end of a running execution.
@@ -182,12 +185,18 @@ impl ScheduleState {
         let Some(schedule) = self.schedule.clone() else { return Actions::default() };
         let mut actions = Actions::default();
         self.count_ends(decision, schedule.pause_after);
+        if let Some(error) = &decision.error {
+            // the next instant stays for the next decision
+            self.error = Some(error.clone());
+            self.is_undecided = true;
+            return actions;
+        }
+        if std::mem::take(&mut self.is_undecided) {
+            self.error = None;
+        }
         self.next = decision.next;
         self.changed_at = None;
         self.is_catching_up = decision.is_catching_up;
-        if let Some(error) = &decision.error {
-            self.error = Some(error.clone());
-        }
         if self.pause.is_some() {
             return actions;
         }
@@ -302,7 +311,7 @@ impl ScheduleState {
 
     /// Whether the schedule has to decide again without waiting for anything.
     pub(crate) fn has_work(&self) -> bool {
-        let Some(schedule) = &self.schedule else { return false };
+        let Some(schedule) = self.schedule.as_ref().filter(|_| !self.is_undecided) else { return false };
         let is_free = self.running.is_empty() || schedule.overlap == Overlap::Allow;
         let may_start = self.pause.is_none() && is_free;
         self.changed_at.is_some() || (may_start && !(self.buffered.is_empty() && self.backfills.is_empty()))

@@ -235,6 +235,48 @@ mod tests {
     }
 
     #[test]
+    fn fields_have_names_and_marks() {
+        let first = |expression: &str| {
+            let schedule = cron(expression, "UTC");
+            let next = Instants::new(&schedule).unwrap().next_after(at("2026-11-01T00:00:00Z"));
+            format_instant(next.unwrap())
+        };
+        for (expression, expected) in [
+            // the first and the second Friday of November, the last one, and the last day
+            ("0 2 * * FRI", "2026-11-06T02:00:00Z"),
+            ("0 2 * * 5", "2026-11-06T02:00:00Z"),
+            ("0 2 * * FRI#2", "2026-11-13T02:00:00Z"),
+            ("0 2 * * FRI#L", "2026-11-27T02:00:00Z"),
+            ("0 2 * * 5L", "2026-11-27T02:00:00Z"),
+            ("0 2 L * *", "2026-11-30T02:00:00Z"),
+            // 31 January 2027 is a Sunday
+            ("0 2 LW 1 *", "2027-01-29T02:00:00Z"),
+            // the 15th is a Sunday, and the 14th a Saturday
+            ("0 2 15W * *", "2026-11-16T02:00:00Z"),
+            ("0 2 14W * *", "2026-11-13T02:00:00Z"),
+            // the 1st or a Monday, and the 1st that is a Monday
+            ("0 2 5 * MON", "2026-11-02T02:00:00Z"),
+            ("0 2 1 * +MON", "2027-02-01T02:00:00Z"),
+            ("0 2 ? dec sun", "2026-12-06T02:00:00Z"),
+            ("0 2 * * 7", "2026-11-01T02:00:00Z"),
+            ("0 9-17/4 * * *", "2026-11-01T09:00:00Z"),
+            ("30,45 6 * * *", "2026-11-01T06:30:00Z"),
+            ("@hourly", "2026-11-01T01:00:00Z"),
+            ("@daily", "2026-11-02T00:00:00Z"),
+            ("@weekly", "2026-11-08T00:00:00Z"),
+            ("@monthly", "2026-12-01T00:00:00Z"),
+            ("@yearly", "2027-01-01T00:00:00Z"),
+            ("@annually", "2027-01-01T00:00:00Z"),
+            ("15 0 12 * * *", "2026-11-01T12:00:15Z"),
+        ] {
+            assert_eq!(first(expression), expected, "{expression}");
+        }
+        for bad in ["0/15 * * * *", "@midnight", "@reboot"] {
+            assert!(Instants::new(&cron(bad, "UTC")).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn cron_expression_that_never_matches_has_no_instant() {
         let never = cron("0 0 31 2 *", "UTC");
         assert_eq!(Instants::new(&never).unwrap().next_after(at("2026-01-01T00:00:00Z")), None);
@@ -266,6 +308,22 @@ mod tests {
                 let _ = instants.last_until(Timestamp::from_micros(limit));
             }
         }
+    }
+
+    #[test]
+    fn timing_is_shown_in_the_largest_unit() {
+        let shown = |seconds| schedule().every(Duration::from_secs_f64(seconds)).timing();
+        let texts = [90.0, 300.0, 7_200.0, 86_400.0, 1.5, 1.000_001].map(shown);
+        assert_eq!(
+            texts,
+            ["every 90s", "every 5m", "every 2h", "every 1d", "every 1500ms", "every 1.000001s"]
+        );
+        assert_eq!(cron("0 2 * * *", "Europe/Berlin").timing(), "0 2 * * * Europe/Berlin");
+        let once = schedule().at(at("2026-01-01T00:00:10Z"));
+        assert_eq!(
+            (once.timing(), schedule().timing()),
+            ("at 2026-01-01T00:00:10Z".into(), "no timing".into())
+        );
     }
 
     #[test]
