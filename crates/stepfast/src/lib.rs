@@ -68,6 +68,11 @@ struct Queues;
 #[doc = include_str!("../../../docs/guide/batches.md")]
 struct Batches;
 
+/// Compiles and runs the Rust code in the guide to messages, events, streams and tokens.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/talking.md")]
+struct Talking;
+
 /// Compiles and runs the Rust code in the guide to messages.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/messages.md")]

@@ -6,7 +6,7 @@
 //! matches: none in the gap, and two when the time is repeated.
 
 use croner::Cron;
-use croner::parser::{CronParser, Seconds};
+use croner::parser::{CronParser, Seconds, Year};
 use jiff::tz::TimeZone;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -92,7 +92,7 @@ impl<'s> Instants<'s> {
 
 /// Parses a cron expression of five or six fields, or a nickname such as `@daily`.
 fn parse_cron(expression: &str) -> Result<Cron, Error> {
-    let parser = CronParser::builder().seconds(Seconds::Optional).build();
+    let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
     parser.parse(expression).map_err(|error| Error::Invalid {
         input: "cron",
         reason: format!(
@@ -280,7 +280,7 @@ mod tests {
     fn cron_expression_that_never_matches_has_no_instant() {
         let never = cron("0 0 31 2 *", "UTC");
         assert_eq!(Instants::new(&never).unwrap().next_after(at("2026-01-01T00:00:00Z")), None);
-        for bad in ["", "* * * *", "60 * * * *", "every day", "* * * * * * * *", "\0"] {
+        for bad in ["", "* * * *", "60 * * * *", "every day", "0 0 0 1 1 * 2030", "* * * * * * * *", "\0"] {
             assert!(Instants::new(&cron(bad, "UTC")).is_err(), "{bad:?}");
         }
         for bad in ["", "Berlin", "Europe/Atlantis", "../etc/passwd", "\0"] {
