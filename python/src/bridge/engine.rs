@@ -99,7 +99,7 @@ impl Engine {
             })
             .collect::<Result<Vec<_>, Error>>()
             .map_err(|error| to_exception(py, &error))?;
-        let schedules = declared(&schedules);
+        let schedules = declared(schedules);
         let opened = without_interpreter(py, || {
             runtime().block_on(async {
                 let store = stepfast::connect(url).await?;
@@ -144,7 +144,7 @@ impl Engine {
         queues: Vec<(QueueTuple, String)>,
         schedules: Vec<DeclaredSchedule>,
     ) -> PyResult<Self> {
-        let schedules = declared(&schedules);
+        let schedules = declared(schedules);
         let opened = without_interpreter(py, || {
             runtime().block_on(async {
                 let store = stepfast::connect(url).await?;

@@ -125,6 +125,7 @@ impl Schedules {
 }
 
 /// Returns the declared schedules, with what to do about each that is stored with other values.
-pub(crate) fn declared(schedules: &[DeclaredSchedule]) -> Vec<(stepfast::Schedule, OnConflict)> {
-    schedules.iter().map(|(schedule, policy)| (schedule.get().to_core(), on_conflict(policy))).collect()
+pub(crate) fn declared(schedules: Vec<DeclaredSchedule>) -> Vec<(stepfast::Schedule, OnConflict)> {
+    let to_core = |(schedule, policy): DeclaredSchedule| (schedule.get().to_core(), on_conflict(&policy));
+    schedules.into_iter().map(to_core).collect()
 }

@@ -99,8 +99,8 @@ class Schedule:
         on_conflict: What an engine or client does when it opens, if the schedule is stored with other values.
 
     Raises:
-        InvalidArgument: An argument is out of its bounds, the timing is missing or ambiguous, the cron
-            expression or the time zone cannot be read, the value is no workflow, or an option of the workflow
+        InvalidArgument: An argument is out of its bounds, or there is not exactly one timing. The cron
+            expression or the time zone cannot be read. The value is no workflow, or an option of the workflow
             is not allowed here.
         EncodeError: An argument of the workflow cannot be recorded.
         TypeError: The workflow does not take these arguments.
