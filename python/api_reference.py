@@ -42,6 +42,7 @@ GROUPS: Final = {
     "Tokens and questions": ("tokens", "create_token Token AsyncToken receive_question Question ask"),
     "Streams": ("streams", "write_stream close_stream StreamValue"),
     "Queues": ("queues", "Queue QueueInfo Rate"),
+    "Schedules": ("schedules", "Schedule ScheduleInfo Overlap CatchUp"),
     "Batches": (
         "batches",
         "BatchHandle AsyncBatchHandle ChildBatch AsyncChildBatch BatchCounts ItemResult BatchOptions "
@@ -51,9 +52,9 @@ GROUPS: Final = {
     "The current execution, and errors": (
         "python-errors",
         "current current_or_none Current Error InvalidArgument Conflict WorkflowIdConflict QueueConflict "
-        "DedupConflict QueueFull ExecutionEnded TokenAnswered NotFound WorkflowFailed WorkflowCancelled "
-        "WorkflowParked ResultTimeout Unavailable StoreUnavailable EngineClosed StoreCorrupt SchemaMismatch "
-        "EncodeError DecodeError RemoteError StepfastWarning",
+        "ScheduleConflict DedupConflict QueueFull ExecutionEnded TokenAnswered NotFound ScheduleNotFound "
+        "WorkflowFailed WorkflowCancelled WorkflowParked ResultTimeout Unavailable StoreUnavailable "
+        "EngineClosed StoreCorrupt SchemaMismatch EncodeError DecodeError RemoteError StepfastWarning",
     ),
 }
 #: The classes that the headings call exceptions.
@@ -388,7 +389,7 @@ def public_bases(cls: Any) -> Iterator[str]:
         resolved = [each for each in cls.resolved_bases if each.name == name]
         if name.startswith("_") and resolved:
             yield from public_bases(resolved[0])
-        elif name not in ("CoroutineFunction", "Exchanges"):
+        elif name not in ("CoroutineFunction", "Exchanges", "Scheduling"):
             yield str(base)
 
 

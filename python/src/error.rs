@@ -36,6 +36,18 @@ pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
                 "queue {name:?} is stored with other limits than this code declares; make them equal, or declare \
                  the queue with another on_conflict than \"reject\""
             ),
+            Error::UnknownSchedule { name } => {
+                let name = quote(name);
+                format!(
+                    "schedule {name} does not exist; declare it where an engine is opened, as in Engine(url, \
+                     schedules=[Schedule({name}, ...)]), or create it with engine.set_schedule"
+                )
+            }
+            Error::ScheduleConflict { name } => format!(
+                "schedule {} is stored with other values than this code declares; make them equal, or declare the \
+                 schedule with another on_conflict than \"reject\"",
+                quote(name)
+            ),
             Error::Deduplicated { queue, dedup_id, workflow_id } => format!(
                 "queue {queue:?} already has an unfinished execution with dedup_id {}: {}; start again when that \
                  execution has ended, or get a handle to it with on_duplicate=\"return_existing\"",

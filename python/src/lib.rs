@@ -50,11 +50,15 @@ mod _native {
     #[pymodule_export]
     use crate::bridge::port::Port;
     #[pymodule_export]
+    use crate::bridge::scheduling::schedules::Schedules;
+    #[pymodule_export]
     use crate::bridge::task_code::BranchCoroutine;
     #[pymodule_export]
     use crate::convert::graph::{GraphDeclaration, GraphProgress, GraphShape, Rule};
     #[pymodule_export]
     use crate::convert::outbox::{encode_start, hint_channel};
+    #[pymodule_export]
+    use crate::convert::schedule::{Schedule, scheduled_at};
     #[pymodule_export]
     use crate::convert::signature::Signature;
     #[pymodule_export]

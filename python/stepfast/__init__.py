@@ -12,6 +12,8 @@ from stepfast._engine.filter import BulkResult, Filter
 from stepfast._engine.handle import AsyncHandle, Handle
 from stepfast._engine.messaging.streams import StreamValue
 from stepfast._engine.records import Attempt, Checkpoint, Event, Execution, ExecutionOutcome, Record, Wait
+from stepfast._engine.scheduling.schedule import CatchUp, Overlap, Schedule
+from stepfast._engine.scheduling.schedule_info import ScheduleInfo
 from stepfast._engine.status import Status, StatusText
 from stepfast._engine.workers import Unclaimable, Worker, WorkerOverview
 from stepfast._graph.context_values.context import Context
@@ -60,6 +62,8 @@ from stepfast.errors import (
     QueueConflict,
     QueueFull,
     ResultTimeout,
+    ScheduleConflict,
+    ScheduleNotFound,
     SchemaMismatch,
     StepfastWarning,
     StoreCorrupt,
@@ -91,6 +95,7 @@ __all__ = [
     "BoundStep",
     "BoundWorkflow",
     "BulkResult",
+    "CatchUp",
     "Checkpoint",
     "Child",
     "ChildBatch",
@@ -122,6 +127,7 @@ __all__ = [
     "OnDuplicate",
     "OnFull",
     "Outbox",
+    "Overlap",
     "ProcessDied",
     "ProcessStep",
     "Question",
@@ -136,6 +142,10 @@ __all__ = [
     "ReplayFilter",
     "ResultTimeout",
     "RetryOn",
+    "Schedule",
+    "ScheduleConflict",
+    "ScheduleInfo",
+    "ScheduleNotFound",
     "SchemaMismatch",
     "StartOptions",
     "Startable",

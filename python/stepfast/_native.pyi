@@ -42,6 +42,8 @@ __all__ = [
     "Port",
     "Question",
     "Rule",
+    "Schedule",
+    "Schedules",
     "Signature",
     "StartOptions",
     "StepSettings",
@@ -58,6 +60,7 @@ __all__ = [
     "hint_channel",
     "next_log_lines",
     "park_other_threads",
+    "scheduled_at",
     "set_log_closed",
     "write_stream",
 ]
@@ -72,6 +75,7 @@ class Signature:
         signature: inspect.Signature,
         parameters: list[tuple[str, int, tuple[()] | tuple[Any]]],
     ) -> Signature: ...
+    def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
 
 @final
 class StepSettings:
@@ -411,10 +415,14 @@ class Engine:
         max_recoveries: int,
         queues: list[tuple[_QueueTuple, str]],
         serve_queues: list[str] | None,
+        schedules: list[tuple[Schedule, str]],
     ) -> Engine: ...
     @staticmethod
     def open_client(
-        url: str, names: list[tuple[str, Signature | None]], queues: list[tuple[_QueueTuple, str]]
+        url: str,
+        names: list[tuple[str, Signature | None]],
+        queues: list[tuple[_QueueTuple, str]],
+        schedules: list[tuple[Schedule, str]],
     ) -> Engine: ...
     def declare(self, name: str, signature: Signature | None) -> int: ...
     def redefine(self, number: int, signature: Signature | None) -> None: ...
@@ -485,8 +493,48 @@ class Engine:
     def queues(self, port: Port | None) -> Call: ...
     def set_queue(self, queue: _QueueTuple, port: Port | None) -> Call: ...
     def set_paused(self, name: str, is_paused: bool, port: Port | None) -> Call: ...
+    def schedules(self) -> Schedules: ...
     def list(self, port: Port | None, filter: _FilterTuple, after: str | None, limit: int) -> Call: ...
     def act_on_all(self, port: Port | None, filter: _FilterTuple, action: str) -> Call: ...
+
+@final
+class Schedule:
+    def __new__(
+        cls,
+        name: str,
+        workflow: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        signature: Signature | None,
+        *,
+        cron: str | None,
+        every: float | None,
+        at: int | None,
+        timezone: str | None,
+        overlap: str,
+        catch_up: str,
+        jitter: float,
+        starts_at: int | None,
+        ends_at: int | None,
+        pause_after: int | None,
+        queue: str | None = None,
+        key: str | None = None,
+        priority: int | None = None,
+        execution_timeout: float | None = None,
+        run_timeout: float | None = None,
+        attributes: dict[str, str] | None = None,
+    ) -> Schedule: ...
+
+@final
+class Schedules:
+    def set(self, schedule: Schedule, port: Port | None) -> Call: ...
+    def get(self, name: str, port: Port | None) -> Call: ...
+    def list(self, port: Port | None) -> Call: ...
+    def pause(self, name: str, reason: str, port: Port | None) -> Call: ...
+    def resume(self, name: str, port: Port | None) -> Call: ...
+    def delete(self, name: str, port: Port | None) -> Call: ...
+    def trigger(self, name: str, port: Port | None) -> Call: ...
+    def backfill(self, name: str, start: int, end: int, port: Port | None) -> Call: ...
 
 @final
 class BatchSubmission:
@@ -541,3 +589,4 @@ def encode_start(
     args: tuple[Any, ...], kwargs: dict[str, Any], shard: int, signature: Signature | None = None
 ) -> tuple[bytes, str, bytes, int]: ...
 def hint_channel(schema: str) -> str: ...
+def scheduled_at(workflow_id: str) -> int | None: ...

@@ -16,6 +16,8 @@ __all__ = [
     "QueueConflict",
     "QueueFull",
     "ResultTimeout",
+    "ScheduleConflict",
+    "ScheduleNotFound",
     "SchemaMismatch",
     "StepfastWarning",
     "StoreCorrupt",
@@ -50,8 +52,8 @@ class InvalidArgument(Error, ValueError):
 
 
 class Conflict(Error):
-    """The call conflicts with stored data. Base of `WorkflowIdConflict`, `QueueConflict`, `DedupConflict`,
-    `QueueFull`, `ExecutionEnded` and `TokenAnswered`."""
+    """The call conflicts with stored data. Base of `WorkflowIdConflict`, `QueueConflict`, `ScheduleConflict`,
+    `DedupConflict`, `QueueFull`, `ExecutionEnded` and `TokenAnswered`."""
 
 
 class WorkflowIdConflict(Conflict):
@@ -60,6 +62,11 @@ class WorkflowIdConflict(Conflict):
 
 class QueueConflict(Conflict):
     """The queue is stored with limits that differ from those in the code, and its `on_conflict` is
+    `reject`."""
+
+
+class ScheduleConflict(Conflict):
+    """The schedule is stored with values that differ from those in the code, and its `on_conflict` is
     `reject`."""
 
 
@@ -81,7 +88,11 @@ class TokenAnswered(Conflict):
 
 
 class NotFound(Error, LookupError):
-    """The execution, workflow or queue does not exist."""
+    """The execution, workflow, queue or schedule does not exist. Base of `ScheduleNotFound`."""
+
+
+class ScheduleNotFound(NotFound):
+    """The schedule does not exist, or was deleted."""
 
 
 class WorkflowFailed(Error):

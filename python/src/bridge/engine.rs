@@ -21,6 +21,7 @@ use crate::bridge::messaging::question::answer_of;
 use crate::bridge::messaging::stream::StreamReader;
 use crate::bridge::port::Port;
 use crate::bridge::reply::{FailureTuple, MappedReply, Reply, ReplyFuture};
+use crate::bridge::scheduling::schedules::{DeclaredSchedule, Schedules, declared};
 use crate::convert::durations::duration_of;
 use crate::convert::filter::UnresolvedFilter;
 use crate::convert::graph::GraphDeclaration;
@@ -68,7 +69,7 @@ type DefinitionTuple<'py> =
 impl Engine {
     /// Opens the store and an engine on it.
     #[staticmethod]
-    #[pyo3(signature = (url, definitions, max_running, max_threads, suspend_after, value_limit, app_version, max_recoveries, queues, serve_queues))]
+    #[pyo3(signature = (url, definitions, max_running, max_threads, suspend_after, value_limit, app_version, max_recoveries, queues, serve_queues, schedules))]
     #[allow(clippy::too_many_arguments)] // the arguments of one Python call
     fn open(
         py: Python<'_>,
@@ -82,6 +83,7 @@ impl Engine {
         max_recoveries: u32,
         queues: Vec<(QueueTuple, String)>,
         serve_queues: Option<Vec<String>>,
+        schedules: Vec<DeclaredSchedule>,
     ) -> PyResult<Self> {
         let ports: Vec<Py<Port>> = definitions.iter().map(|(_, _, port, ..)| port.clone().unbind()).collect();
         let workflows = definitions
@@ -97,6 +99,7 @@ impl Engine {
             })
             .collect::<Result<Vec<_>, Error>>()
             .map_err(|error| to_exception(py, &error))?;
+        let schedules = declared(schedules);
         let opened = without_interpreter(py, || {
             runtime().block_on(async {
                 let store = stepfast::connect(url).await?;
@@ -109,11 +112,14 @@ impl Engine {
                 if let Some(app_version) = app_version {
                     builder = builder.app_version(app_version);
                 }
-                for (declared, policy) in queues {
-                    builder = builder.declare_queue(queue_from_tuple(declared), on_conflict(&policy));
+                for (queue, policy) in queues {
+                    builder = builder.declare_queue(queue_from_tuple(queue), on_conflict(&policy));
                 }
                 if let Some(served) = serve_queues {
                     builder = builder.serve_queues(served);
+                }
+                for (schedule, policy) in schedules {
+                    builder = builder.declare_schedule(schedule, policy);
                 }
                 for known in &workflows {
                     builder = builder.register(&known.workflow);
@@ -136,14 +142,19 @@ impl Engine {
         url: &str,
         names: Vec<(String, Option<Py<Signature>>)>,
         queues: Vec<(QueueTuple, String)>,
+        schedules: Vec<DeclaredSchedule>,
     ) -> PyResult<Self> {
+        let schedules = declared(schedules);
         let opened = without_interpreter(py, || {
             runtime().block_on(async {
                 let store = stepfast::connect(url).await?;
-                let queues = queues
-                    .into_iter()
-                    .map(|(declared, policy)| (queue_from_tuple(declared), on_conflict(&policy)));
-                Client::open_with_queues(store, queues).await.map(Client::into_engine)
+                let queues =
+                    queues.into_iter().map(|(queue, policy)| (queue_from_tuple(queue), on_conflict(&policy)));
+                let client = Client::open_with_queues(store, queues).await?.into_engine();
+                for (schedule, policy) in &schedules {
+                    client.declare_schedule(schedule, *policy).await?;
+                }
+                Ok(client)
             })
         });
         let engine = opened.map_err(|error| to_exception(py, &error))?;
@@ -496,6 +507,11 @@ impl Engine {
             if is_paused { engine.pause_queue(&name).await } else { engine.resume_queue(&name).await }
         };
         self.query(py, port, query, Reply::Queue)
+    }
+
+    /// Returns the schedules of the store.
+    fn schedules(&self, py: Python<'_>) -> PyResult<Schedules> {
+        Ok(Schedules::new(self.open_engine(py)?))
     }
 
     /// Returns matching executions, newest first. With a limit of 0, returns only their number.

@@ -19,5 +19,6 @@ pub(crate) mod messaging;
 pub(crate) mod port;
 mod quiet_watch;
 mod reply;
+pub(crate) mod scheduling;
 pub(crate) mod task_code;
 mod waiter;

@@ -8,7 +8,9 @@ use stepfast::queue::QueueRow;
 use stepfast::store::{
     DeadLetter, Event, Execution, Page, Record, RequestResult, StreamEntry, WorkerOverview,
 };
-use stepfast::{BatchCounts, BulkResult, Error, Failure, ItemResult, Payload, QuestionId, TokenAnswer};
+use stepfast::{
+    BatchCounts, BulkResult, Error, Failure, ItemResult, Payload, QuestionId, ScheduleView, TokenAnswer,
+};
 
 use crate::bridge::batch::handle::BatchHandle;
 use crate::bridge::handle::Handle;
@@ -45,6 +47,8 @@ pub(crate) enum Reply {
     DeadLetters(Vec<DeadLetter>),
     Queue(QueueRow),
     Queues(Vec<QueueRow>),
+    Schedule(Box<ScheduleView>),
+    Schedules(Vec<ScheduleView>),
     Failed(Failure),
     Error(Error),
 }
@@ -139,6 +143,8 @@ impl Reply {
             Reply::DeadLetters(letters) => crate::convert::dead_letters::dead_letters(py, &letters),
             Reply::Queue(row) => crate::convert::queue::queue_tuple(py, &row),
             Reply::Queues(rows) => crate::convert::queue::queue_tuples(py, &rows),
+            Reply::Schedule(view) => crate::convert::schedule::schedule_tuple(py, &view),
+            Reply::Schedules(views) => crate::convert::schedule::schedule_tuples(py, &views),
             _ => Ok(py.None()),
         }
     }

@@ -7,6 +7,7 @@ pub(crate) mod graph;
 pub(crate) mod outbox;
 pub(crate) mod queue;
 pub(crate) mod record;
+pub(crate) mod schedule;
 pub(crate) mod signature;
 pub(crate) mod start_options;
 pub(crate) mod step_settings;

@@ -229,6 +229,12 @@ impl Signature {
 
 #[pymethods]
 impl Signature {
+    /// Fails with `TypeError` if the function does not take the arguments.
+    #[pyo3(name = "check")]
+    fn check_arguments(&self, args: &Bound<'_, PyTuple>, kwargs: &Bound<'_, PyDict>) -> PyResult<()> {
+        self.check(args, kwargs)
+    }
+
     /// Creates the signature of a function. A parameter is a name, a number for its kind in `inspect.Parameter`, and a
     /// tuple. The tuple contains the default, or is empty if the parameter has none.
     #[new]

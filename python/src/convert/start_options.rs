@@ -77,6 +77,7 @@ impl StartOptions {
             debounce: debounce.map(Into::into),
             max_delay: max_delay.map(duration_of),
             attributes: attributes.unwrap_or_default().into_iter().collect(),
+            is_unversioned: false,
         }))
     }
 }

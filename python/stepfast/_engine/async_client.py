@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
@@ -16,6 +17,8 @@ from stepfast._engine.handle import AsyncHandle
 from stepfast._engine.messaging.streams import StreamValue, stream_values_async
 from stepfast._engine.open_engine import OpenEngine
 from stepfast._engine.records import Event, Execution, ExecutionOutcome, Record
+from stepfast._engine.scheduling.schedule import Schedule, declared_schedules
+from stepfast._engine.scheduling.schedule_info import ScheduleInfo
 from stepfast._engine.workers import WorkerOverview
 from stepfast._options.batch_options import BatchOptions
 from stepfast._options.queue import Queue, QueueInfo, declared_queues
@@ -42,13 +45,13 @@ class AsyncClient:
         InvalidArgument: An argument is out of its bounds.
     """
 
-    def __init__(self, url: str, *, queues: Iterable[Queue] = ()) -> None:
+    def __init__(self, url: str, *, queues: Iterable[Queue] = (), schedules: Iterable[Schedule] = ()) -> None:
         bounds.check_store_url(url)
-        declared = declared_queues(queues)
+        declared, listed = declared_queues(queues), declared_schedules(schedules)
         self._open_engine: OpenEngine | None = None
         #: Opens the store, and the engine or client that uses the store.
         self._open_on: Callable[[EngineLoop], OpenEngine] = lambda loop: OpenEngine(
-            url, loop, queues=declared, is_client=True
+            url, loop, queues=declared, schedules=listed, is_client=True
         )
 
     async def open(self) -> Self:
@@ -57,6 +60,7 @@ class AsyncClient:
         Raises:
             InvalidArgument: The store cannot be opened.
             QueueConflict: A queue is stored with other limits, and its `on_conflict` is `reject`.
+            ScheduleConflict: A schedule is stored with other values, and its `on_conflict` is `reject`.
             StoreCorrupt: The store is damaged.
             SchemaMismatch: The store was written by a newer version of Stepfast.
             StoreUnavailable: The database is unreachable.
@@ -379,6 +383,45 @@ class AsyncClient:
     async def resume_queue(self, queue: str | Queue) -> QueueInfo:
         """Resumes a paused queue. See `Client.resume_queue`."""
         return await self._here.resume_queue(queue)
+
+    async def set_schedule(self, schedule: Schedule) -> None:
+        """Creates a schedule, or changes the one that has its name. See `Client.set_schedule`."""
+        await self._here.set_schedule(schedule)
+
+    async def schedule(self, name: str) -> ScheduleInfo:
+        """Returns a schedule as it is stored, and its present state. See `Client.schedule`."""
+        return await self._here.schedule(name)
+
+    async def schedules(self) -> builtins.list[ScheduleInfo]:
+        """Returns all schedules, sorted by name."""
+        return await self._here.schedules()
+
+    async def pause_schedule(self, name: str, reason: str = "") -> None:
+        """Pauses a schedule until it is resumed. See `Client.pause_schedule`."""
+        await self._here.pause_schedule(name, reason)
+
+    async def resume_schedule(self, name: str) -> None:
+        """Resumes a paused schedule, from its next instant on. See `Client.resume_schedule`."""
+        await self._here.resume_schedule(name)
+
+    async def delete_schedule(self, name: str) -> None:
+        """Deletes a schedule. See `Client.delete_schedule`."""
+        await self._here.delete_schedule(name)
+
+    async def trigger_schedule(self, name: str) -> AsyncHandle[Any]:
+        """Starts an execution of a schedule now. See `Client.trigger_schedule`.
+
+        Returns:
+            A handle. Awaiting the handle waits for the end of the execution.
+        """
+        open_engine = self._here
+        handle: AsyncHandle[Any] = AsyncHandle(await open_engine.trigger_schedule(name), open_engine)
+        return handle
+
+    async def backfill_schedule(self, name: str, start: datetime, end: datetime) -> int:
+        """Starts the executions of all instants in a range of the past that have none. See
+        `Client.backfill_schedule`."""
+        return await self._here.backfill_schedule(name, start, end)
 
     async def close(self, grace: Duration = 10.0) -> None:
         """Closes the engine or client: requeues the executions that run here, and flushes the staged Writes.

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from stepfast._engine.async_client import AsyncClient
 from stepfast._engine.open_engine import OpenEngine
+from stepfast._engine.scheduling.schedule import Schedule, declared_schedules
 from stepfast._engine.signals import notify_loop_on_end_signals
 from stepfast._options.queue import Queue, declared_queues, served_queues
 from stepfast._runtime import process_hooks
@@ -40,11 +41,13 @@ class AsyncEngine(AsyncClient):
         max_recoveries: int = 10,
         queues: Iterable[Queue] = (),
         serve_queues: Iterable[str | Queue] | None = None,
+        schedules: Iterable[Schedule] = (),
     ) -> None:
         bounds.check_engine_options(
             url, max_running, value_limit, max_threads, max_processes, app_version, max_recoveries
         )
         declared, served = declared_queues(queues), served_queues(serve_queues)
+        listed = declared_schedules(schedules)
         seconds = to_seconds("suspend_after", suspend_after, 0)
         self._open_engine = None
         self._open_on = lambda loop: OpenEngine(
@@ -59,6 +62,7 @@ class AsyncEngine(AsyncClient):
             app_version=app_version,
             max_recoveries=max_recoveries,
             serve_queues=served,
+            schedules=listed,
         )
 
     async def drain(self, grace: Duration = 30.0) -> None:

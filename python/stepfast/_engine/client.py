@@ -15,6 +15,8 @@ from stepfast._engine.handle import Handle
 from stepfast._engine.messaging.exchanges import Exchanges
 from stepfast._engine.open_engine import OpenEngine
 from stepfast._engine.records import Execution, ExecutionOutcome, Record
+from stepfast._engine.scheduling.schedule import Schedule, declared_schedules
+from stepfast._engine.scheduling.scheduling import Scheduling
 from stepfast._engine.workers import WorkerOverview
 from stepfast._options.batch_options import BatchOptions
 from stepfast._options.queue import Queue, QueueInfo, declared_queues
@@ -29,7 +31,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Client(Exchanges):
+class Client(Exchanges, Scheduling):
     """A client, which starts executions that workers elsewhere run, waits for them, and cancels, resumes and
     lists them. A web process, for example, hands work to workers by a client. Any number of threads may use
     one client.
@@ -42,18 +44,23 @@ class Client(Exchanges):
         url: The URL of the store that the workers use: `postgres://…` or `sqlite://shop.db`.
         queues: The queues that the client declares when it opens: their limits are stored for all processes.
             None by default. See `Queue`.
+        schedules: The schedules that the client declares when it opens: they are stored, and each worker that
+            has the workflow runs them. None by default. See `Schedule`.
 
     Raises:
         InvalidArgument: The store cannot be opened, or an argument is out of its bounds.
         QueueConflict: A queue is stored with other limits, and its `on_conflict` is `reject`.
+        ScheduleConflict: A schedule is stored with other values, and its `on_conflict` is `reject`.
         StoreCorrupt: The store is damaged.
         SchemaMismatch: The store was written by a newer version of Stepfast.
         StoreUnavailable: The database is unreachable.
     """
 
-    def __init__(self, url: str, *, queues: Iterable[Queue] = ()) -> None:
+    def __init__(self, url: str, *, queues: Iterable[Queue] = (), schedules: Iterable[Schedule] = ()) -> None:
         bounds.check_store_url(url)
-        self._open_engine = OpenEngine(url, queues=declared_queues(queues), is_client=True)
+        self._open_engine = OpenEngine(
+            url, queues=declared_queues(queues), schedules=declared_schedules(schedules), is_client=True
+        )
 
     @overload
     def start(

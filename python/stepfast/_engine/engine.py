@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from stepfast._engine.client import Client
 from stepfast._engine.open_engine import OpenEngine
+from stepfast._engine.scheduling.schedule import Schedule, declared_schedules
 from stepfast._engine.signals import notify_on_end_signals
 from stepfast._options.queue import Queue, declared_queues, served_queues
 from stepfast._runtime import process_hooks
@@ -48,10 +49,13 @@ class Engine(Client):
             None by default. See `Queue`.
         serve_queues: The queues from which this engine takes executions to run, as names or as `Queue`; all
             by default. Executions without a queue are in `default`.
+        schedules: The schedules that the engine declares when it opens: they are stored, and each worker that
+            has the workflow runs them. None by default. See `Schedule`.
 
     Raises:
         InvalidArgument: The store cannot be opened, or an argument is out of its bounds.
         QueueConflict: A queue is stored with other limits, and its `on_conflict` is `reject`.
+        ScheduleConflict: A schedule is stored with other values, and its `on_conflict` is `reject`.
         StoreCorrupt: The store is damaged.
         SchemaMismatch: The store was written by a newer version of Stepfast.
         StoreUnavailable: The database is unreachable.
@@ -70,6 +74,7 @@ class Engine(Client):
         max_recoveries: int = 10,
         queues: Iterable[Queue] = (),
         serve_queues: Iterable[str | Queue] | None = None,
+        schedules: Iterable[Schedule] = (),
     ) -> None:
         bounds.check_engine_options(
             url, max_running, value_limit, max_threads, max_processes, app_version, max_recoveries
@@ -85,6 +90,7 @@ class Engine(Client):
             app_version=app_version,
             max_recoveries=max_recoveries,
             serve_queues=served_queues(serve_queues),
+            schedules=declared_schedules(schedules),
         )
 
     def drain(self, grace: Duration = 30.0) -> None:

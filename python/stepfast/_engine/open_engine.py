@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from stepfast import _native
 from stepfast._engine.handle import AsyncHandle
 from stepfast._engine.operations import Operations
+from stepfast._engine.scheduling.schedule import Schedule, native_schedule, schedule_parts
 from stepfast._options.queue import QueueTuple
 from stepfast._processes import ProcessPool
 from stepfast._processes.import_guard import forbid_engines
@@ -60,6 +61,7 @@ class OpenEngine(Operations):
         loop: The event loop on which async workflows run, and on which calls are awaited; None for a sync
             engine or client.
         queues: The declared queues, each with its `on_conflict`.
+        schedules: The declared schedules.
         is_client: Whether this is a client, which runs no executions. Only engines use the other arguments;
             see `Engine`.
     """
@@ -70,6 +72,7 @@ class OpenEngine(Operations):
         loop: EngineLoop | None = None,
         *,
         queues: Iterable[tuple[QueueTuple, str]] = (),
+        schedules: Iterable[Schedule] = (),
         is_client: bool = False,
         max_running: int = 1,
         suspend_after: float = 5.0,
@@ -104,6 +107,9 @@ class OpenEngine(Operations):
         self._task_functions = [self._task_function(workflow) for workflow in self.workflows]
         self._declaring = threading.Lock()
         self.loop = loop
+        declared: builtins.list[tuple[_native.Schedule, str]] = [
+            (self.native_schedule(schedule), schedule.on_conflict) for schedule in schedules
+        ]
         self.port: _native.Port | None = loop.native if loop is not None else None
         #: Returns whether a task of the engine's loop runs in this thread. The function may return False
         #: although a task runs; then callers take a slower way.
@@ -115,7 +121,7 @@ class OpenEngine(Operations):
             loop.serve(self)
         if is_client:
             names = [(workflow.name, workflow.signature) for workflow in self.workflows]
-            self.native: _native.Engine = _native.Engine.open_client(url, names, list(queues))
+            self.native: _native.Engine = _native.Engine.open_client(url, names, list(queues), declared)
         else:
             definitions = [
                 (
@@ -138,6 +144,7 @@ class OpenEngine(Operations):
                 max_recoveries,
                 list(queues),
                 serve_queues,
+                declared,
             )
             self.threads.start()
         process_hooks.end_at_exit(self)
@@ -205,6 +212,22 @@ class OpenEngine(Operations):
                 self._numbers_by_name[name] = number
                 self._task_functions.append(None)
             return number
+
+    def native_schedule(self, schedule: Schedule) -> _native.Schedule:
+        """Returns a schedule for the native engine.
+
+        Raises:
+            InvalidArgument: This engine cannot start the workflow.
+            TypeError: The workflow does not take the arguments.
+        """
+        found = schedule_parts(schedule).workflow
+        if isinstance(found, Workflow):
+            # a client leaves the executions to other workers
+            if self._is_client:
+                reject_replaced(found)
+            else:
+                self.number(found)
+        return native_schedule(schedule)
 
     def redefine(self, workflow: Workflow[..., Any]) -> None:
         """Replaces the code of a workflow that was defined again. Executions that begin from now on run the

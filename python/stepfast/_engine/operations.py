@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Generator, Iterable
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from stepfast import _native
@@ -21,6 +22,8 @@ from stepfast._engine.records import (
     outcome_of,
     record_of,
 )
+from stepfast._engine.scheduling.schedule import Schedule, check_schedule_name, checked_schedule
+from stepfast._engine.scheduling.schedule_info import ScheduleInfo, schedule_info, schedule_infos
 from stepfast._engine.workers import WorkerOverview, worker_overview
 from stepfast._options.queue import Queue, QueueInfo, queue_info, queue_infos, queue_name, queue_tuple
 from stepfast._runtime.branch import forbid_in_workflow
@@ -30,6 +33,7 @@ from stepfast._validation import bounds
 from stepfast._validation.attributes import MAX_VALUE_BYTES, check_attribute_name
 from stepfast._validation.durations import Duration, to_timeout
 from stepfast._validation.message import check_message
+from stepfast._validation.times import instant_micros
 from stepfast.errors import InvalidArgument
 
 T = TypeVar("T")
@@ -58,7 +62,7 @@ class PendingReply(Generic[T]):
 
 
 class Operations:
-    """Operations on the executions, queues and workers of a database.
+    """Operations on the executions, queues, schedules and workers of a database.
 
     Attributes:
         native: The native engine.
@@ -235,6 +239,54 @@ class Operations:
         """Resumes a paused queue."""
         native = self._outside_workflow("resume_queue")
         return PendingReply(native.set_paused(queue_name(queue), False, self.port), queue_info)
+
+    def native_schedule(self, schedule: Schedule) -> _native.Schedule:
+        """Returns a schedule for the native engine, after a check that the engine can start its workflow."""
+        raise NotImplementedError
+
+    def set_schedule(self, schedule: Schedule) -> PendingReply[None]:
+        """Creates a schedule, or changes the one that has its name."""
+        native = self._outside_workflow("set_schedule")
+        values = self.native_schedule(checked_schedule(schedule))
+        return PendingReply(native.schedules().set(values, self.port), _identity)
+
+    def schedule(self, name: str) -> PendingReply[ScheduleInfo]:
+        """Returns a schedule and its present state."""
+        return PendingReply(self._schedules("schedule", name).get(name, self.port), schedule_info)
+
+    def schedules(self) -> PendingReply[builtins.list[ScheduleInfo]]:
+        """Lists the schedules, sorted by name."""
+        native = self._outside_workflow("schedules").schedules()
+        return PendingReply(native.list(self.port), schedule_infos)
+
+    def pause_schedule(self, name: str, reason: str) -> PendingReply[None]:
+        """Pauses a schedule."""
+        bounds.check_storable_text("reason", reason)
+        native = self._schedules("pause_schedule", name)
+        return PendingReply(native.pause(name, reason, self.port), _identity)
+
+    def resume_schedule(self, name: str) -> PendingReply[None]:
+        """Resumes a paused schedule."""
+        return PendingReply(self._schedules("resume_schedule", name).resume(name, self.port), _identity)
+
+    def delete_schedule(self, name: str) -> PendingReply[None]:
+        """Deletes a schedule."""
+        return PendingReply(self._schedules("delete_schedule", name).delete(name, self.port), _identity)
+
+    def trigger_schedule(self, name: str) -> PendingReply[_native.Handle]:
+        """Starts an execution of a schedule now."""
+        return PendingReply(self._schedules("trigger_schedule", name).trigger(name, self.port), _identity)
+
+    def backfill_schedule(self, name: str, start: datetime, end: datetime) -> PendingReply[int]:
+        """Starts the executions of a range of instants."""
+        from_micros, until_micros = instant_micros("start", start), instant_micros("end", end)
+        native = self._schedules("backfill_schedule", name)
+        return PendingReply(native.backfill(name, from_micros, until_micros, self.port), _identity)
+
+    def _schedules(self, operation: str, name: Any) -> _native.Schedules:
+        """Returns the schedules of the native engine, for an operation on the one with this name."""
+        check_schedule_name("the schedule's name", name)
+        return self._outside_workflow(operation).schedules()
 
 
 def _identity(value: Any) -> Any:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
-from stepfast._native import Branch
+from stepfast._native import Branch, scheduled_at
 from stepfast._runtime.branch import current_code
+from stepfast._validation.times import to_datetime_or_none
 from stepfast.errors import InvalidArgument
 
 
@@ -39,6 +41,15 @@ class Current:
         Give the key to services that perform an action once per key.
         """
         return f"{self.workflow_id}/{self.path or ''}"
+
+    @property
+    def scheduled_at(self) -> datetime | None:
+        """The instant for which a schedule has started this execution, in UTC; None if no schedule has, or if
+        the execution was triggered.
+
+        Code that reports on a day derives the day from this instant, because the execution may begin later.
+        """
+        return to_datetime_or_none(scheduled_at(self.workflow_id))
 
 
 def current() -> Current:

@@ -24,6 +24,8 @@ from stepfast.errors import (
     NotFound,
     QueueConflict,
     QueueFull,
+    ScheduleConflict,
+    ScheduleNotFound,
     SchemaMismatch,
     StoreCorrupt,
     StoreUnavailable,
@@ -66,6 +68,8 @@ CLASS_BY_CODE: Final[dict[str, type[Error]]] = {
     "SF-0040": QueueFull,
     "SF-0042": ExecutionEnded,
     "SF-0043": TokenAnswered,
+    "SF-0044": ScheduleNotFound,
+    "SF-0045": ScheduleConflict,
 }
 
 

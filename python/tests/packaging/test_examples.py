@@ -108,10 +108,22 @@ def test_every_example_has_its_test() -> None:
         *EXPECTED_OUTPUTS,
         "agent",
         "approval",
+        "nightly",
         "outbox",
         "payload_size",
         "web",
     }
+
+
+def test_nights_are_reported(tmp_path: pathlib.Path) -> None:
+    first, header, *rows = run("nightly", tmp_path).splitlines()
+    assert first == "nights of the last week: 7"
+    assert header.split() == ["day", "orders", "EUR", "instant"]
+    *nights, by_hand = [row.split(maxsplit=3) for row in rows]
+    assert [row[1:3] for row in nights] == [[str(n), str(5 * n)] for n in range(4, 11)]
+    assert all(re.fullmatch(r"\S+T0[01]:00:00Z", row[3]) for row in nights)
+    # the same day, at another time
+    assert by_hand == [*nights[-1][:3], "by hand"]
 
 
 def test_payload_size_prints_its_table(tmp_path: pathlib.Path) -> None:

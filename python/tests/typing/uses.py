@@ -46,6 +46,8 @@ from stepfast import (
     Record,
     RemoteWorkflow,
     RetryOn,
+    Schedule,
+    ScheduleInfo,
     Startable,
     StartOptions,
     Status,
@@ -438,6 +440,18 @@ def use_engine(url: str) -> None:
         assert_type(engine.pause_queue("post").is_paused, bool)
         assert_type(engine.resume_queue(mail).concurrency, int | None)
         assert_type(engine.queues(), list[QueueInfo])
+        nightly = Schedule("nightly", total.options(queue=mail), ["tea"], cron="0 2 * * *", overlap="allow")
+        engine.set_schedule(nightly)
+        engine.set_schedule(Schedule("remote", RemoteWorkflow("none"), every=60, kwargs={"items": []}))
+        engine.set_schedule(Schedule("remote", remote, ["tea"], every=timedelta(days=1), catch_up="all"))
+        engine.set_schedule(Schedule("method", shop.checkout, 2.5, cron="@yearly", on_conflict="keep"))
+        assert_type(engine.schedule("nightly"), ScheduleInfo)
+        assert_type(engine.schedule("nightly").next, datetime | None)
+        assert_type(engine.schedules(), list[ScheduleInfo])
+        assert_type(engine.trigger_schedule("nightly"), Handle[Any])
+        now = datetime.now(UTC)
+        assert_type(engine.backfill_schedule("nightly", now - timedelta(days=2), now), int)
+        engine.pause_schedule("nightly", "enough")
 
         assert_type(engine.run(shop.checkout, 2.5), str)
         assert_type(engine.run(Market("uk", "GBP").stalls), str)
@@ -491,6 +505,10 @@ async def use_async_engine(url: str) -> None:
         assert_type(await engine.start(order.options(workflow_id="ap"), "tea"), AsyncHandle[float])
         assert_type(await engine.start(total.options(workflow_id="au"), ["tea"]), AsyncHandle[int])
         assert_type(await asyncio.create_task(engine.run(order, "tea")), float)
+        await engine.set_schedule(Schedule("async", order, "tea", every=3600, jitter=timedelta(minutes=1)))
+        assert_type(await engine.trigger_schedule("async"), AsyncHandle[Any])
+        assert_type((await engine.schedules())[0].skips, tuple[datetime, ...])
+        assert_type(await engine.schedule("async"), ScheduleInfo)
 
         options: StartOptions = {"execution_timeout": 60}
         assert_type(await engine.start(order.options(**options), "tea"), AsyncHandle[float])

@@ -26,6 +26,7 @@ from stepfast import (
     Outbox,
     Queue,
     RemoteWorkflow,
+    Schedule,
     StartOptions,
     as_completed,
     gather,
@@ -203,6 +204,10 @@ def misuse_engine(engine: Engine, shop: Shop, handle: Handle[int]) -> None:
     Queue("mail", 3)  # call-arg | reportCallIssue
     Queue("mail", on_conflict="ask")  # arg-type | reportArgumentType
     Queue("mail").name = "post"  # misc | reportAttributeAccessIssue
+    Schedule("s", "total", every=60)  # arg-type | reportArgumentType
+    Schedule("s", total, [], every=60, overlap="wait")  # arg-type | reportArgumentType
+    Schedule("s", total, [], at="2030-01-01")  # arg-type | reportArgumentType
+    Schedule("s", total, [], cron="@daily").name = "t"  # misc | reportAttributeAccessIssue
     Engine("memory:", queues=["mail"])  # list-item | reportArgumentType
     Engine("memory:", serve=["mail"])  # call-arg | reportCallIssue
     Engine("memory:", threads=3)  # call-arg | reportCallIssue

@@ -359,6 +359,13 @@ async fn declared_schedules_follow_their_conflict_policy(fixture: &dyn StoreFixt
         open_engine(fixture, |b| b.register(&workflow).declare_schedule(schedule(2), OnConflict::Reject))
             .await;
     shut_down(engine).await;
+    // a declaration stays valid after its last instant
+    let once = Schedule::new("once", &workflow, &7).unwrap().at(fixture.now().plus(SECOND));
+    for _ in 0..2 {
+        let (engine, _) = open_engine(fixture, |b| b.register(&workflow).schedule(once.clone())).await;
+        wait_for_view(&engine, "once", |view| view.started == 1).await;
+        shut_down(engine).await;
+    }
 }
 
 async fn bad_schedules_are_refused(fixture: &dyn StoreFixture) {

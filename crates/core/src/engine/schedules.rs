@@ -56,18 +56,26 @@ impl Engine {
     pub async fn declare_schedule(&self, schedule: &Schedule, on_conflict: OnConflict) -> Result<(), Error> {
         let engine = &self.inner;
         engine.check_open()?;
-        schedule.check(engine.now())?;
+        check_schedule_name(&schedule.name)?;
+        let stored = load_state(engine, &schedule.name).await?.and_then(|state| state.schedule);
+        let is_stored = stored.as_ref().is_some_and(|stored| schedule.is_stored_as(stored));
+        if !is_stored {
+            schedule.check(engine.now())?;
+        }
         let is_known = engine.info.is_client
             || schedule.is_elsewhere()
             || engine.definitions.get(&schedule.workflow).is_some();
         if !is_known {
             return Err(engine.definitions.unknown_error(&schedule.workflow));
         }
+        if is_stored {
+            // the declaration of a program stays valid after its last instant
+            return Ok(());
+        }
         if let Some(queue) = &schedule.queue {
             engine.check_queue(queue).await?;
         }
-        match load_state(engine, &schedule.name).await?.and_then(|state| state.schedule) {
-            Some(stored) if schedule.is_stored_as(&stored) => return Ok(()),
+        match stored {
             Some(_) => match on_conflict {
                 OnConflict::Update => {}
                 OnConflict::Keep => {

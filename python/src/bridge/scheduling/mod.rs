@@ -1,0 +1,3 @@
+//! Schedules: how an engine or a client sets, changes and shows them.
+
+pub(crate) mod schedules;

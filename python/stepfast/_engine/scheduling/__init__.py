@@ -1,0 +1,1 @@
+"""Schedules: declarations, their present states, and the operations of engines and clients on them."""
