@@ -143,7 +143,7 @@ pub(crate) fn schedule_tuple(py: Python<'_>, view: &ScheduleView) -> PyResult<Py
         view.failures,
         view.error.as_deref(),
         &*view.workflow_id,
-        view.stopped.as_deref(),
+        (view.stopped.as_deref(), view.is_late),
     );
     Ok((declared, options, state).into_pyobject(py)?.into_any().unbind())
 }

@@ -439,7 +439,8 @@ async fn code_reads_its_instant(fixture: &dyn StoreFixture) {
         BodyResult::Ok(cx.scheduled_at().map(Timestamp::as_micros))
     });
     let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
-    let instant = Timestamp::from_micros(fixture.now().plus(4 * SECOND).as_micros() / 1_000_000 * 1_000_000 + 7);
+    let instant =
+        Timestamp::from_micros(fixture.now().plus(4 * SECOND).as_micros() / 1_000_000 * 1_000_000 + 7);
     engine.set_schedule(&Schedule::new("s", &workflow, &()).unwrap().at(instant)).await.unwrap();
     wait_for_view(&engine, "s", |view| view.started == 1).await;
     let id = executions_of(&engine, "s").await[0].given_id.clone().unwrap();

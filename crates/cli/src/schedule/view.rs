@@ -24,6 +24,7 @@ fn state(view: &ScheduleView) -> &'static str {
         _ if view.stopped.is_some() => "stopped",
         Some(pause) if pause.is_automatic => "paused itself",
         Some(_) => "paused",
+        None if view.is_late => "late",
         None if view.error.is_some() => "error",
         None if has_work => "active",
         None => "finished",
@@ -35,6 +36,7 @@ fn state_with_reason(view: &ScheduleView) -> String {
     let reason = match &view.pause {
         _ if view.stopped.is_some() => view.stopped.clone(),
         Some(pause) => Some(pause.reason.clone()).filter(|reason| !reason.is_empty()),
+        None if view.is_late => Some("no worker runs the schedule".to_owned()),
         None => view.error.clone(),
     };
     reason.map_or_else(|| state(view).to_owned(), |reason| format!("{}: {reason}", state(view)))
@@ -203,6 +205,7 @@ pub(super) fn schedule_json(view: &ScheduleView) -> Value {
         "failures": view.failures,
         "error": view.error,
         "stopped": view.stopped,
+        "is_late": view.is_late,
         "workflow_id": view.workflow_id,
     })
 }

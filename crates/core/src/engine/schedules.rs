@@ -59,8 +59,10 @@ impl Engine {
         check_schedule_name(&schedule.name)?;
         let stored = load_state(engine, &schedule.name).await?.and_then(|state| state.schedule);
         let is_stored = stored.as_ref().is_some_and(|stored| schedule.is_stored_as(stored));
+        // instants after this time count, however long the setting takes
+        let now = engine.now();
         if !is_stored {
-            schedule.check(engine.now())?;
+            schedule.check(now)?;
         }
         let is_known = engine.info.is_client
             || schedule.is_elsewhere()
@@ -91,7 +93,7 @@ impl Engine {
             },
             None => start_schedule(engine, &schedule.name).await?,
         }
-        let request = ScheduleRequest::Set { schedule: Box::new(schedule.clone()), at: engine.now() };
+        let request = ScheduleRequest::Set { schedule: Box::new(schedule.clone()), at: now };
         self.request_change(&schedule.name, &request).await
     }
 

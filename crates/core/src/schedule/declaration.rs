@@ -249,7 +249,12 @@ impl Schedule {
     /// Adds an attribute to the executions, which also have the attribute `schedule` with the schedule's name.
     #[must_use]
     pub fn attribute(mut self, name: impl Into<Arc<str>>, value: impl Into<Arc<str>>) -> Self {
-        self.attributes.push((name.into(), value.into()));
+        let attribute = (name.into(), value.into());
+        // in the order of the names, so that schedules with the same attributes are equal
+        match self.attributes.binary_search_by(|other| other.0.cmp(&attribute.0)) {
+            Ok(place) => self.attributes[place] = attribute,
+            Err(place) => self.attributes.insert(place, attribute),
+        }
         self
     }
 

@@ -276,7 +276,10 @@ impl ScheduleState {
             None => {}
         }
         if self.pause.is_none() && pause_after.is_some_and(|limit| self.failures >= limit) {
-            let reason = format!("{} executions failed one after the other", self.failures);
+            let reason = match self.failures {
+                1 => "an execution failed".to_owned(),
+                failures => format!("{failures} executions failed one after the other"),
+            };
             self.pause = Some(SchedulePause { reason, is_automatic: true });
         }
     }

@@ -53,6 +53,8 @@ class ScheduleInfo:
         error: The reason why the last start failed; None if it succeeded.
         workflow_id: The workflow_id of the execution that is the schedule.
         stopped: The reason why the schedule does not continue, such as a parked execution; None if it does.
+        is_late: Whether the next instant has passed for more than a minute, because no worker runs the
+            schedule.
     """
 
     name: str
@@ -89,6 +91,7 @@ class ScheduleInfo:
     error: str | None
     workflow_id: str
     stopped: str | None
+    is_late: bool
 
 
 def schedule_info(row: Any) -> ScheduleInfo:
@@ -97,7 +100,7 @@ def schedule_info(row: Any) -> ScheduleInfo:
     name, workflow, arguments, cron, every, at, timezone, policies, jitter, *rest = declared
     starts_at, ends_at, pause_after = rest
     pause, next_instant, last_started, started, skipped, skips, *rest = state
-    buffered, backfills, failures, error, workflow_id, stopped = rest
+    buffered, backfills, failures, error, workflow_id, (stopped, is_late) = rest
     args, kwargs = arguments_of(readable(arguments))
     overlap, catch_up = policies
     pause_reason, paused_itself = pause or (None, False)
@@ -136,6 +139,7 @@ def schedule_info(row: Any) -> ScheduleInfo:
         error=error,
         workflow_id=workflow_id,
         stopped=stopped,
+        is_late=is_late,
     )
 
 
