@@ -266,9 +266,11 @@ async fn backfill_starts_what_is_missing(fixture: &dyn StoreFixture) {
         })
     };
     let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
-    let schedule = Schedule::new("s", &workflow, &()).unwrap().every(HOUR);
-    engine.set_schedule(&schedule).await.unwrap();
     let now = fixture.now();
+    // the next instant is half an hour away
+    let schedule = Schedule::new("s", &workflow, &()).unwrap().every(HOUR);
+    let schedule = schedule.starts_at(now.minus(30_000 * HOUR + HOUR / 2));
+    engine.set_schedule(&schedule).await.unwrap();
     let from = |hours: u32| now.minus(hours * HOUR);
     assert_eq!(engine.backfill_schedule("s", from(3), now).await.unwrap(), 3);
     wait_for_view(&engine, "s", |view| view.started == 3 && view.backfills == 0).await;

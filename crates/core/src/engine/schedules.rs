@@ -238,10 +238,8 @@ async fn view(engine: &Arc<EngineInner>, name: &str) -> Result<Option<ScheduleVi
         // no worker has applied the change yet, and this system may lack the time zone
         view.next = Instants::new(&view.schedule).ok().and_then(|instants| instants.next_after(time));
     }
-    let due_at = match view.next {
-        Some(next) => Some(Instants::new(&view.schedule)?.due_at(next)),
-        None => None,
-    };
+    let instants = Instants::new(&view.schedule).ok();
+    let due_at = view.next.zip(instants).map(|(next, instants)| instants.due_at(next));
     view.is_late = due_at.is_some_and(|due_at| engine.now().since(due_at) > MAX_LATENESS);
     if let Some(execution) = engine.executions.load(ExecutionId::Given(id.as_str().into())).await? {
         if execution.status.is_terminal() {
@@ -300,8 +298,10 @@ mod tests {
             let builder = Engine::builder(Arc::new(MemoryStore::new())).register(&workflow);
             let engine = builder.open().await.unwrap();
             let hour = Duration::from_secs(3_600);
-            let schedule = |n: i64| Schedule::new("s", &workflow, &n).unwrap().every(hour);
             let now = engine.inner.now();
+            // the next instant is half an hour away
+            let origin = now.minus(1_000 * hour + hour / 2);
+            let schedule = |n: i64| Schedule::new("s", &workflow, &n).unwrap().every(hour).starts_at(origin);
             engine.declare_schedule(&schedule(8).pause_after(3), Update).await.unwrap();
             engine.backfill_schedule("s", now.minus(10 * hour), now).await.unwrap();
             while engine.schedule("s").await.unwrap().pause.is_none() {
