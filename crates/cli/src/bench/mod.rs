@@ -11,10 +11,9 @@ mod neighbours;
 mod payload;
 mod queue;
 mod rate;
-mod schedules;
-mod sleepers;
 mod sweep;
 mod takeover;
+mod timers;
 mod writes;
 
 use std::path::PathBuf;
@@ -57,7 +56,7 @@ pub(crate) enum BenchCommand {
     /// Workflows, queues and claims beside the rows of another service, and alone.
     Neighbours(neighbours::NeighboursArgs),
     /// Suspended executions whose sleeps end at the same time.
-    Sleepers(sleepers::SleepersArgs),
+    Sleepers(timers::SleepersArgs),
     /// Time until pauses and changed limits of a busy queue take effect.
     Pauses(queue::PausesArgs),
     /// How evenly a rate limit spaces the executions.
@@ -81,7 +80,7 @@ pub(crate) enum BenchCommand {
     /// A long loop that is suspended before each message, and many executions that are suspended on messages.
     Waits(messaging::WaitsArgs),
     /// Schedules with an instant each second, and the cost of many schedules that wait.
-    Schedules(schedules::SchedulesArgs),
+    Schedules(timers::SchedulesArgs),
     #[command(hide = true)]
     Worker(takeover::WorkerProcessArgs),
 }

@@ -6,7 +6,7 @@ use clap::Args;
 use stepfast_benchmarks::experiments::sleepers;
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, Sdk, progress_bar};
+use crate::bench::{BenchArgs, Sdk, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct SleepersArgs {
@@ -21,7 +21,7 @@ pub(crate) struct SleepersArgs {
 }
 
 impl SleepersArgs {
-    pub(super) async fn run(self) -> anyhow::Result<()> {
+    pub(in crate::bench) async fn run(self) -> anyhow::Result<()> {
         let Self { common, iterations, seconds } = self;
         let iterations = iterations.max(10);
         let bar = progress_bar(2 * iterations as u64);

@@ -4,8 +4,8 @@ use clap::Args;
 use stepfast_benchmarks::experiments::schedules::{self, ScheduleParameters};
 use stepfast_benchmarks::report::table;
 
-use super::graphs::parse_positive;
-use super::{BenchArgs, Sdk, progress_bar};
+use crate::bench::graphs::parse_positive;
+use crate::bench::{BenchArgs, Sdk, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct SchedulesArgs {
@@ -23,7 +23,7 @@ pub(crate) struct SchedulesArgs {
 }
 
 impl SchedulesArgs {
-    pub(super) async fn run(self) -> anyhow::Result<()> {
+    pub(in crate::bench) async fn run(self) -> anyhow::Result<()> {
         let Self { common, schedules, instants, waiting } = self;
         let parameters = ScheduleParameters { schedules, instants, waiting };
         let bar = progress_bar(parameters.total());
