@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all, try_join_all};
-use stepfast::{Client, Context, Engine, PostgresOptions, PostgresStore, Workflow};
+use stepfast::clock::{Clock, SystemClock};
+use stepfast::{Client, Context, Engine, PostgresOptions, PostgresStore, Schedule, Workflow};
 use stepfast_tests::engine::support::BodyResult;
 use stepfast_tests::fixtures::postgres_server::PostgresServer;
 use stepfast_tests::fixtures::statement_counter::{StatementCounter, StatementCounts};
@@ -216,6 +217,42 @@ async fn executions_cost_as_much_on_many_workers_as_on_few() {
         server.measure("few_claims", 10, 20, true).await;
         server.measure("many_claims", server.worker_count, 20, true).await;
     }
+}
+
+/// Schedules that wait cost an idle worker nothing, however many they are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_schedules_cost_no_statements() {
+    const SCHEDULES: u32 = 1_000;
+    let server = CountedServer::start().await;
+    let store = PostgresStore::open_with(server.url(), PostgresOptions::default().schema("schedules")).await;
+    let add = workflow("add");
+    let builder = Engine::builder(Arc::new(store.unwrap())).register(&add);
+    let engine = builder.suspend_after(Duration::ZERO).open().await.unwrap();
+    let hour = Duration::from_hours(1);
+    // the next instants are half an hour away
+    let begin = SystemClock.now().minus(hour / 2);
+    let set = async |number: u32| {
+        let schedule = Schedule::new(format!("schedule {number}"), &add, &number).unwrap();
+        engine.set_schedule(&schedule.every(hour).starts_at(begin)).await.unwrap();
+    };
+    let count = async || {
+        while engine.running_count() > 0 {
+            tokio::task::yield_now().await;
+        }
+        // the worker deletes the records of executions that it no longer runs
+        server.settle().await;
+        let (counts, time) = server.count_for(6, async {}).await;
+        println!("{}", counts.most_frequent(LINES));
+        counts.total() as f64 / time.as_secs_f64()
+    };
+    set(0).await;
+    let with_one = count().await;
+    join_all((1..SCHEDULES).map(set)).await;
+    let with_many = count().await;
+    assert_eq!(engine.schedules().await.unwrap().len(), SCHEDULES as usize);
+    println!("statements per second: {with_one:.1} with one schedule, {with_many:.1} with {SCHEDULES}");
+    assert!(with_many <= with_one * 1.2 + 2.0, "{with_many} statements per second, after {with_one}");
+    shut_down([engine]).await;
 }
 
 /// Half of all workers die at once, and the others run each of their executions once.

@@ -72,8 +72,9 @@ async fn measure_loop(
         let report = report.clone();
         async move {
             for _ in 0..ROUNDS_PER_PART.min(left) {
-                cx.receive::<usize>().await?;
-                let _ = report.send(Instant::now());
+                // a replay reports its rounds again
+                let round = cx.receive::<usize>().await?;
+                let _ = report.send((round, Instant::now()));
             }
             if left <= ROUNDS_PER_PART {
                 return Ok::<_, Failure>(());
@@ -89,7 +90,13 @@ async fn measure_loop(
         wait_until_suspended(&engine).await;
         let begun = Instant::now();
         handle.send(&round).await?;
-        let Some(at) = received.recv().await else { break };
+        let at = loop {
+            match received.recv().await {
+                Some((number, at)) if number == round => break at,
+                Some(_) => {}
+                None => return Err(Error::Shutdown),
+            }
+        };
         times.push(at.saturating_duration_since(begun).as_secs_f64() * 1_000.0);
         progress("rounds of a suspended loop", round as u64);
     }

@@ -79,7 +79,7 @@ pub(crate) enum BenchCommand {
     Streams(messaging::StreamsArgs),
     /// A long loop that is suspended before each message, and many executions that are suspended on messages.
     Waits(messaging::WaitsArgs),
-    /// Schedules with an instant each second, and the cost of many schedules that wait.
+    /// Schedules with an instant each second.
     Schedules(timers::SchedulesArgs),
     #[command(hide = true)]
     Worker(takeover::WorkerProcessArgs),

@@ -17,15 +17,12 @@ pub(crate) struct SchedulesArgs {
     /// Instants of each of these schedules.
     #[arg(long, default_value_t = 20, value_parser = parse_positive)]
     instants: usize,
-    /// Schedules that wait while the statements of an idle engine are counted.
-    #[arg(long, default_value_t = 10_000, value_parser = parse_positive)]
-    waiting: usize,
 }
 
 impl SchedulesArgs {
     pub(in crate::bench) async fn run(self) -> anyhow::Result<()> {
-        let Self { common, schedules, instants, waiting } = self;
-        let parameters = ScheduleParameters { schedules, instants, waiting };
+        let Self { common, schedules, instants } = self;
+        let parameters = ScheduleParameters { schedules, instants };
         let bar = progress_bar(parameters.total());
         let progress = |doing: &'static str, done| {
             bar.set_message(doing);
