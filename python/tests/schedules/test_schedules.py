@@ -250,6 +250,7 @@ def test_stored_values_are_shown(sqlite_url: str) -> None:
             error=None,
             workflow_id="schedule:all values",
             stopped=None,
+            is_late=False,
         )
         client.resume_schedule("all values")
         info = client.schedule("all values")
