@@ -1,8 +1,8 @@
 //! Schedules: a schedule starts an execution of a workflow at each of its instants.
 //!
-//! A schedule is itself an execution: of the built-in workflow [`SCHEDULE_WORKFLOW`], with the id that
-//! [`schedule_id`] returns. That execution waits for the next instant as for any other timer. So exactly one worker runs a
-//! schedule at a time, a takeover continues it, and a schedule that waits costs a row. Changes reach the schedule as messages.
+//! A schedule is itself an execution: of the built-in workflow `stepfast.schedule`, with the id `schedule:NAME`. That execution
+//! waits for the next instant as for any other timer. So exactly one worker runs a schedule at a time, a takeover continues
+//! it, and a schedule that waits costs a row. Changes reach the schedule as messages.
 
 mod code;
 mod decision;
