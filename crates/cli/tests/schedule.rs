@@ -114,6 +114,7 @@ async fn schedules_are_created_changed_and_shown() {
         "last_started": null, "started": 0, "skipped": 0, "skips": [], "buffered": 0, "backfills": 0,
         "failures": 0, "error": null, "stopped": null, "workflow_id": "schedule:nightly",
         "is_changed": true,
+        "is_late": false,
     });
     assert_eq!(shown, expected);
     // values that are not given stay as they are, and the time zone stays with a new expression
