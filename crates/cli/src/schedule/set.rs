@@ -165,8 +165,7 @@ impl ScheduledStartArgs {
             schedule.attributes.clear();
         }
         for (name, value) in self.attribute.into_iter().filter_map(|change| change.0) {
-            schedule.attributes.retain(|(stored, _)| **stored != *name);
-            schedule.attributes.push((name.into(), value.into()));
+            schedule = schedule.attribute(name, value);
         }
         Ok(schedule)
     }
