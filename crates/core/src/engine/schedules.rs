@@ -21,7 +21,7 @@ use crate::schedule::{
     Instants, REQUEST_TOPIC, RecordedPart, SCHEDULE_WORKFLOW, Schedule, ScheduleRequest, ScheduleState,
     ScheduleView, check_schedule_name, fold_part, schedule_id,
 };
-use crate::store::{Detail, ExecutionId, Filter, Record};
+use crate::store::{Detail, Execution, ExecutionId, Filter, Record};
 use crate::workflow::Workflow;
 
 /// The attribute of the executions that are schedules, and its value.
@@ -57,7 +57,7 @@ impl Engine {
         let engine = &self.inner;
         engine.check_open()?;
         check_schedule_name(&schedule.name)?;
-        let stored = load_state(engine, &schedule.name).await?.and_then(|state| state.schedule);
+        let stored = load_state(engine, &schedule.name).await?.and_then(|(state, _)| state.schedule);
         let is_stored = stored.as_ref().is_some_and(|stored| schedule.is_stored_as(stored));
         // instants after this time count, however long the setting takes
         let now = engine.now();
@@ -232,28 +232,28 @@ async fn start_schedule(engine: &Arc<EngineInner>, name: &str) -> Result<(), Err
 /// Returns the view of a schedule; `None` if it does not exist.
 async fn view(engine: &Arc<EngineInner>, name: &str) -> Result<Option<ScheduleView>, Error> {
     let id = schedule_id(name);
-    let Some(state) = load_state(engine, name).await? else { return Ok(None) };
+    let Some((state, execution)) = load_state(engine, name).await? else { return Ok(None) };
     let Some(mut view) = state.view(id.clone()) else { return Ok(None) };
-    if let Some(time) = state.changed_at.filter(|_| state.pause.is_none()) {
-        // no worker has applied the change yet, and this system may lack the time zone
-        view.next = Instants::new(&view.schedule).ok().and_then(|instants| instants.next_after(time));
-    }
+    // this system may lack the time zone
     let instants = Instants::new(&view.schedule).ok();
+    if let Some(time) = state.changed_at.filter(|_| state.pause.is_none()) {
+        // no worker has applied the change yet
+        view.next = instants.as_ref().and_then(|instants| instants.next_after(time));
+    }
     let due_at = view.next.zip(instants).map(|(next, instants)| instants.due_at(next));
     view.is_late = due_at.is_some_and(|due_at| engine.now().since(due_at) > MAX_LATENESS);
-    if let Some(execution) = engine.executions.load(ExecutionId::Given(id.as_str().into())).await? {
-        if execution.status.is_terminal() {
-            let status = execution.status.as_str();
-            view.stopped = Some(format!("its execution {id:?} is {status}; resume it to continue"));
-        } else if execution.is_parked {
-            view.stopped = Some(format!("its execution {id:?} is parked; resume it to continue"));
-        }
-    }
+    let end = execution.status.is_terminal().then(|| execution.status.as_str());
+    view.stopped = end
+        .or(execution.is_parked.then_some("parked"))
+        .map(|status| format!("its execution {id:?} is {status}; resume it to continue"));
     Ok(Some(view))
 }
 
-/// Returns the present state of a schedule, pending requests included; `None` if its execution does not exist.
-async fn load_state(engine: &Arc<EngineInner>, name: &str) -> Result<Option<ScheduleState>, Error> {
+/// Returns the present state of a schedule, pending requests included, and its execution; `None` if that does not exist.
+async fn load_state(
+    engine: &Arc<EngineInner>,
+    name: &str,
+) -> Result<Option<(ScheduleState, Execution)>, Error> {
     let id = ExecutionId::Given(schedule_id(name).into());
     let topic = question_topic(REQUEST_TOPIC)?;
     let load = || engine.load(id.clone(), Detail::LastPart);
@@ -267,12 +267,13 @@ async fn load_state(engine: &Arc<EngineInner>, name: &str) -> Result<Option<Sche
             // a request that was pending may be in the record, too
             continue;
         }
+        let execution = record.execution.clone();
         let mut part = RecordedPart::last_of(record);
         for value in part.values_mut() {
             *value = fetch(engine, key, value.clone()).await?;
         }
         let pending: Vec<Payload> = pending.into_iter().map(|message| message.value).collect();
-        return fold_part(&part, &pending).map(Some);
+        return fold_part(&part, &pending).map(|state| Some((state, execution)));
     }
 }
 

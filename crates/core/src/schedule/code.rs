@@ -4,7 +4,7 @@
 //! step decides what has passed, and the code starts the executions of these instants as children. Each has an id that contains
 //! the instant, so an instant has one execution, even if its backfill is requested later.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -224,11 +224,10 @@ async fn start(cx: &mut Context, state: &mut ScheduleState, workflow_id: String)
 
 async fn start_child(cx: &mut Context, schedule: &Schedule, workflow_id: String) -> Result<Key, Failure> {
     let path = cx.next_path();
-    let workflow = Workflow::<(), ()>::named(&schedule.workflow);
+    let definition = Workflow::<(), ()>::named(&schedule.workflow).definition;
     let input = schedule.input();
     let fingerprint = input.fingerprint();
     let options = Some(Box::new(schedule.start_options(workflow_id)));
-    let definition: Arc<_> = workflow.definition.clone();
     start_recorded(
         &cx.run,
         path,

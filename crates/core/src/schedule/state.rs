@@ -134,7 +134,7 @@ pub struct ScheduleView {
 /// The executions that a decision lets the schedule start, and whether it cancels those that run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Actions {
-    /// The instants, each with whether it belongs to a backfill.
+    /// The instants, in the order of the starts.
     pub(crate) starts: Vec<Timestamp>,
     pub(crate) cancels_running: bool,
 }
