@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import inspect
 import os
 import threading
 import time
@@ -41,7 +40,7 @@ from stepfast._workflow.registry import (
     reject_replaced,
 )
 from stepfast._workflow.remote import RemoteWorkflow
-from stepfast._workflow.start_target import start_target
+from stepfast._workflow.start_target import no_workflow_error, start_target
 from stepfast._workflow.workflow import Workflow
 from stepfast.errors import InvalidArgument
 
@@ -179,7 +178,9 @@ class OpenEngine(Operations):
         if number is not None:
             return number
         if not isinstance(workflow, Workflow):
-            raise _no_workflow_error(workflow)
+            raise no_workflow_error(
+                workflow, "give a workflow, then its arguments, as in engine.start(checkout, order)"
+            )
         defined = cast("Workflow[..., Any]", workflow)
         reject_replaced(defined)
         if self._is_client:
@@ -418,22 +419,6 @@ def sqlite_file(url: str) -> str | None:
         # a third slash has no meaning: before an absolute path a URL has four slashes
         path = path[2:].removeprefix("/")
     return os.path.abspath(unquote(path))
-
-
-def _no_workflow_error(value: Any) -> InvalidArgument:
-    """Returns the error for a value that was given as a workflow, but is not a workflow."""
-    if inspect.iscoroutine(value):
-        # closed, because no code will await the coroutine
-        value.close()
-    if isinstance(value, str):
-        return InvalidArgument(
-            f"{short_repr(value)} is text: for a workflow by its name write "
-            f"RemoteWorkflow({short_repr(value)})"
-        )
-    return InvalidArgument(
-        f"{short_repr(value)} is no workflow: give a workflow, then its arguments, as in "
-        "engine.start(checkout, order)"
-    )
 
 
 def called_in_workflow_error(verb: str, workflow: Any) -> InvalidArgument:

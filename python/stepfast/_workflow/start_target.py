@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from types import MethodType
 from typing import Any, NamedTuple, cast
 
 from stepfast._options.start_options import CheckedOptions
+from stepfast._validation.text import short_repr
 from stepfast._workflow.remote import RemoteWorkflow
 from stepfast._workflow.workflow import BoundWorkflow, ConfiguredWorkflow
+from stepfast.errors import InvalidArgument
 
 
 class StartTarget(NamedTuple):
@@ -46,4 +49,22 @@ def start_target(given: Any) -> StartTarget:
     return StartTarget(given, (), None)
 
 
-__all__ = ["StartTarget", "start_target"]
+def no_workflow_error(value: Any, advice: str) -> InvalidArgument:
+    """Returns the error for a value that was given as a workflow, but is not a workflow.
+
+    Args:
+        value: The value. A coroutine is closed.
+        advice: What the caller should give instead, for the error message.
+    """
+    if inspect.iscoroutine(value):
+        # closed, because no code will await the coroutine
+        value.close()
+    if isinstance(value, str):
+        return InvalidArgument(
+            f"{short_repr(value)} is text: for a workflow by its name write "
+            f"RemoteWorkflow({short_repr(value)})"
+        )
+    return InvalidArgument(f"{short_repr(value)} is no workflow: {advice}")
+
+
+__all__ = ["StartTarget", "no_workflow_error", "start_target"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,7 +16,7 @@ from stepfast._validation.text import short_repr
 from stepfast._validation.times import instant_micros
 from stepfast._workflow.registry import registered_workflow
 from stepfast._workflow.remote import RemoteWorkflow
-from stepfast._workflow.start_target import start_target
+from stepfast._workflow.start_target import no_workflow_error, start_target
 from stepfast._workflow.startable import Startable
 from stepfast._workflow.workflow import Workflow
 from stepfast.errors import InvalidArgument
@@ -149,7 +148,11 @@ class Schedule:
             )
         found, bound_args, options = start_target(workflow)
         if not isinstance(found, Workflow | RemoteWorkflow):
-            raise _no_workflow_error(found)
+            raise no_workflow_error(
+                found,
+                "give a name, a workflow, then its arguments, as in "
+                "Schedule('nightly', report, 'all', cron='0 2 * * *')",
+            )
         target = cast("Workflow[..., Any] | RemoteWorkflow[..., Any]", found)
         arguments, by_name = (*bound_args, *args), _check_kwargs(what, kwargs)
         parts = ScheduleParts(target, arguments, by_name)
@@ -333,22 +336,6 @@ def _checked_options(what: str, options: CheckedOptions | None) -> dict[str, Any
             "another name"
         )
     return options.values
-
-
-def _no_workflow_error(value: Any) -> InvalidArgument:
-    """Returns the error for a value that was given as the workflow of a schedule."""
-    if inspect.iscoroutine(value):
-        # closed, because no code will await the coroutine
-        value.close()
-    if isinstance(value, str):
-        return InvalidArgument(
-            f"{short_repr(value)} is text: for a workflow by its name write "
-            f"RemoteWorkflow({short_repr(value)})"
-        )
-    return InvalidArgument(
-        f"{short_repr(value)} is no workflow: give a name, a workflow, then its arguments, as in "
-        "Schedule('nightly', report, 'all', cron='0 2 * * *')"
-    )
 
 
 __all__ = ["CatchUp", "Overlap", "Schedule"]
