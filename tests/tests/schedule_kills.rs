@@ -9,6 +9,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use futures_util::{StreamExt, stream};
 use stepfast::clock::Timestamp;
 use stepfast::schedule::instant_of;
 use stepfast::{Attributes, CatchUp, Client, Context, Engine, Failure, Filter, Overlap, Schedule, Workflow};
@@ -75,14 +76,17 @@ async fn run(url: &str, scale: Scale, rng: &mut fastrand::Rng) -> u32 {
     let client = Client::open(stepfast::connect(url).await.unwrap()).await.unwrap();
     let mut workers: Vec<RoleProcess> = (0..WORKERS).map(|_| start()).collect();
     let now = jiff::Timestamp::now().as_microsecond();
-    let first = Timestamp::from_micros(now).plus(Duration::from_secs(3));
+    // the last schedule is set before its first instant, also if other tests run
+    let first = Timestamp::from_micros(now).plus(Duration::from_secs(3 + scale.schedules as u64 / 25));
     let last = first.plus((scale.instants - 1) * INTERVAL);
-    for number in 0..scale.schedules {
+    let client = &client;
+    let set = async |number| {
         let overlap = if number % 2 == 0 { Overlap::Allow } else { Overlap::BufferAll };
         let schedule = Schedule::new(name(number), &workflow(), &number).unwrap();
         let schedule = schedule.every(INTERVAL).starts_at(first).ends_at(last);
         client.set_schedule(&schedule.overlap(overlap).catch_up(CatchUp::All)).await.unwrap();
-    }
+    };
+    stream::iter(0..scale.schedules).for_each_concurrent(100, set).await;
     let mut looks = tokio::time::interval(Duration::from_millis(50));
     let is_over = async {
         for number in 0..scale.schedules {
@@ -107,7 +111,7 @@ async fn run(url: &str, scale: Scale, rng: &mut fastrand::Rng) -> u32 {
     if kills == scale.kills {
         is_over.await;
     }
-    check(&client, scale, first).await;
+    check(client, scale, first).await;
     client.shutdown(Duration::from_secs(10)).await.unwrap();
     kills
 }
