@@ -44,6 +44,8 @@ mod _native {
     #[pymodule_export]
     use crate::bridge::messaging::question::Question;
     #[pymodule_export]
+    use crate::bridge::messaging::step::send_in_step;
+    #[pymodule_export]
     use crate::bridge::messaging::stream::{StreamReader, append_to_stream, close_stream, write_stream};
     #[pymodule_export]
     use crate::bridge::messaging::token::Token;
@@ -56,7 +58,7 @@ mod _native {
     #[pymodule_export]
     use crate::convert::graph::{GraphDeclaration, GraphProgress, GraphShape, Rule};
     #[pymodule_export]
-    use crate::convert::outbox::{encode_start, hint_channel};
+    use crate::convert::outbox::{encode_message, encode_start, hint_channel};
     #[pymodule_export]
     use crate::convert::schedule::{Schedule, scheduled_at};
     #[pymodule_export]

@@ -26,6 +26,9 @@ const BATCH_NUMBER: u32 = u32::MAX;
 /// The number of the bundle whose last item has index 0. The numbers of items are smaller.
 const FIRST_BUNDLE_NUMBER: u32 = 1 << 31;
 
+/// The first bytes of addresses. A minted or derived key has them only after the year 10000.
+const ADDRESS_PREFIX: [u8; 2] = [u8::MAX; 2];
+
 /// Maximum number of items in a batch.
 pub const MAX_BATCH_ITEMS: u64 = (BATCH_NUMBER - FIRST_BUNDLE_NUMBER) as u64;
 /// The index of the last item that a batch can have.
@@ -124,6 +127,24 @@ impl Key {
         bytes[14] = bytes[14] & !SHARD_HIGH_BITS | minted.0[14] & SHARD_HIGH_BITS;
         bytes[15] = minted.0[15];
         Self(bytes).with_number(BATCH_NUMBER)
+    }
+
+    /// Returns the address of a workflow_id in this shard: the key under which messages are kept until an execution with
+    /// this id receives. No execution has it. As a hash, it is the same in every process.
+    pub fn address_of(workflow_id: &str, shard: u16) -> Self {
+        let mut bytes = xxh3_128(workflow_id.as_bytes()).to_be_bytes();
+        let [high, low] = (shard % SHARD_COUNT).to_be_bytes();
+        bytes[..2].copy_from_slice(&ADDRESS_PREFIX);
+        bytes[6] = 0x80 | (bytes[6] & 0x0f);
+        bytes[8] = 0x80 | (bytes[8] & 0x3f);
+        bytes[14] = bytes[14] & !SHARD_HIGH_BITS | high;
+        bytes[15] = low;
+        Self(bytes)
+    }
+
+    /// Whether this is the address of a workflow_id.
+    pub fn is_address(self) -> bool {
+        self.0[..2] == ADDRESS_PREFIX
     }
 
     /// Returns the key of an item of this batch, by index.

@@ -63,7 +63,7 @@ pub use engine::client::Client;
 pub use engine::handle::Handle;
 pub use engine::messaging::ask::{AskBuilder, AskWithinBuilder};
 pub use engine::messaging::event::{GetEventBuilder, GetEventWithinBuilder};
-pub use engine::messaging::send::SendBuilder;
+pub use engine::messaging::send::{SendBuilder, Sent};
 pub use engine::messaging::stream::{ReadStreamBuilder, StreamReader, StreamValue};
 pub use engine::start::{RunBuilder, StartBuilder, StartManyBuilder};
 pub use error::{Error, ErrorKind};
@@ -85,11 +85,11 @@ pub use workflow::branch::{Branch, Either, Elapsed};
 pub use workflow::child::{Child, ChildBatch, ChildHandle, StartChild, StartDetached, SubmitBatch};
 pub use workflow::context::Context;
 pub use workflow::messaging::{
-    Ask, AskWithin, CreateToken, GetEvent, GetEventWithin, Question, Receive, ReceiveQuestion,
-    ReceiveQuestionWithin, ReceiveWithin, SendFromWorkflow, SetEvent, StreamWriter, Token, TokenResult,
-    TokenResultWithin, WriteStream,
+    Ask, AskWithin, CreateToken, GetEvent, GetEventWithin, MessageSender, Question, Receive, ReceiveQuestion,
+    ReceiveQuestionWithin, ReceiveWithin, SendFromStep, SendFromWorkflow, SetEvent, StreamWriter, Token,
+    TokenResult, TokenResultWithin, WriteStream,
 };
 #[doc(hidden)]
-pub use workflow::messaging::{QuestionId, StepScope, TokenAnswer};
+pub use workflow::messaging::{OutboxMessage, QuestionId, SEND_WORKFLOW, StepScope, TokenAnswer};
 pub use workflow::retry::{Pauses, RetryPolicy, StepOptions};
 pub use workflow::step::Step;

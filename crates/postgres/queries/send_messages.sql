@@ -1,10 +1,11 @@
 -- Sends messages. $1: times, $2: receivers, $3: topics, $4: ids, null for none, $5: values, $6: the worker, $7: its lane.
 -- Returns one row: the number of messages, the number of ids, and a kept report of the messages that were not sent, null if all
 -- were. Each has its index and a code: the status of an ended receiver, -1 for a receiver that does not exist, or -2 for a
--- message that was sent before. An id that another transaction is inserting is waited for. The OFFSET keeps the plan: one index
--- lookup per message.
+-- message that was sent before. An address, which begins with these bytes, is a receiver that never ends. An id that another
+-- transaction is inserting is waited for. The OFFSET keeps the plan: one index lookup per message.
 WITH given AS MATERIALIZED (
-    SELECT u.n, u.sent_at, u.execution, u.topic, u.id, u.value, e.status,
+    SELECT u.n, u.sent_at, u.execution, u.topic, u.id, u.value,
+           CASE WHEN u.execution >= 'ffff0000-0000-0000-0000-000000000000'::uuid THEN 0 ELSE e.status END AS status,
            u.id IS NOT NULL AND (SELECT true FROM message_ids AS m
                                  WHERE m.execution = u.execution AND m.id = u.id) IS NOT NULL AS was_sent
     FROM unnest($1::timestamptz[], $2::uuid[], $3::text[], $4::text[], $5::bytea[])

@@ -173,7 +173,8 @@ impl Changes {
                     changes.has_free_slots |= change.placement.is_some();
                 }
                 // its receiver may run in another process
-                Write::Send(message) => changes.add_ended(message.execution),
+                Write::Send(message) if message.execution.is_address() => {}
+                Write::Send(_) | Write::Forward(_) => changes.add_ended(write.execution()),
                 // executions in other processes may wait for it
                 Write::Checkpoint(checkpoint) if checkpoint.kind == CheckpointKind::Event => {
                     changes.add_ended(checkpoint.execution);

@@ -504,9 +504,10 @@ impl Branch {
         workflow_id: String,
         value: &Bound<'_, PyAny>,
         topic: &str,
+        keeps: bool,
     ) -> PyResult<Call> {
         let value = crate::convert::value::encode(value)?;
-        Self::awaitable_call(slf, |branch| match branch.send(workflow_id, value, topic) {
+        Self::awaitable_call(slf, |branch| match branch.send(workflow_id, value, topic, keeps) {
             Ok(sent) => Box::pin(async move { sent.await.map_or_else(Reply::Failed, |()| Reply::Nothing) }),
             Err(error) => Box::pin(std::future::ready(Reply::Error(error))),
         })

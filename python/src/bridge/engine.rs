@@ -337,7 +337,8 @@ impl Engine {
         }
     }
 
-    /// Sends a message to the execution with this workflow_id.
+    /// Sends a message to the execution with this workflow_id. Returns the effect.
+    #[allow(clippy::too_many_arguments)] // the arguments of the Python function
     fn send(
         &self,
         py: Python<'_>,
@@ -345,12 +346,15 @@ impl Engine {
         value: &Bound<'_, PyAny>,
         topic: &str,
         message_id: Option<&str>,
+        keeps: bool,
         port: Option<&Bound<'_, Port>>,
     ) -> PyResult<Call> {
         let value = crate::convert::value::encode(value)?;
-        let message =
-            |engine: CoreEngine| new_message(engine.send_payload(workflow_id, value), topic, message_id);
-        self.query(py, port, |engine| message(engine).into_future(), |()| Reply::Nothing)
+        let message = |engine: CoreEngine| {
+            let message = new_message(engine.send_payload(workflow_id, value), topic, message_id);
+            if keeps { message.keep() } else { message }
+        };
+        self.query(py, port, |engine| message(engine).into_future(), Reply::of_sent)
     }
 
     /// Waits for an event of the execution with this workflow_id. Returns its value, or None after the timeout in seconds.

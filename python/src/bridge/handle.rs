@@ -106,7 +106,7 @@ impl Handle {
         self.process.check(py)?;
         let message = self.handle.send_payload(crate::convert::value::encode(value)?);
         let sent = new_message(message, topic, message_id).into_future();
-        let reply = async move { sent.await.map_or_else(Reply::Error, |()| Reply::Nothing) };
+        let reply = async move { sent.await.map_or_else(Reply::Error, Reply::of_sent) };
         Ok(Call::awaitable(port, Box::pin(reply)))
     }
 

@@ -91,6 +91,11 @@ impl Reply {
         value.map_or(Reply::Nothing, Reply::Value)
     }
 
+    /// Returns the reply of a call that sends a message: the word for its effect.
+    pub(crate) fn of_sent(sent: Sent) -> Self {
+        Reply::Text(sent.as_str().to_owned())
+    }
+
     pub(crate) fn of_end(result: Result<Payload, Error>) -> Self {
         match result {
             Ok(payload) => Reply::Value(payload),

@@ -27,7 +27,7 @@ from stepfast._runtime.event_loop.loop import EngineLoop, require_running_loop
 from stepfast._runtime.event_loop.shutdown import run_in_thread
 from stepfast._validation import bounds
 from stepfast._validation.durations import Duration
-from stepfast._workflow.messaging.messages import DEFAULT_TOPIC
+from stepfast._workflow.messaging.messages import DEFAULT_TOPIC, Sent
 from stepfast._workflow.remote import RemoteWorkflow, Unspecified
 from stepfast._workflow.startable import Startable
 from stepfast.errors import InvalidArgument
@@ -291,10 +291,16 @@ class AsyncClient:
         return await self._here.find(attribute, values, limit)
 
     async def send(
-        self, workflow_id: str, value: Any, *, topic: str = DEFAULT_TOPIC, message_id: str | None = None
-    ) -> None:
+        self,
+        workflow_id: str,
+        value: Any,
+        *,
+        topic: str = DEFAULT_TOPIC,
+        message_id: str | None = None,
+        keep: bool = False,
+    ) -> Sent:
         """Sends a message to an execution. See `Client.send`."""
-        await self._here.send(workflow_id, value, topic, message_id)
+        return await self._here.send(workflow_id, value, topic, message_id, keep)
 
     async def get_event(self, workflow_id: str, name: str, *, timeout: Duration | None = None) -> Any:
         """Waits until an execution has set an event, and returns its value. See `Client.get_event`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
 from threading import TIMEOUT_MAX
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from stepfast import _native
 from stepfast._engine.messaging.streams import (
@@ -20,7 +20,7 @@ from stepfast._runtime.waiting import result_timeout, wait_for_call
 from stepfast._validation import bounds
 from stepfast._validation.durations import Duration, to_seconds, to_timeout
 from stepfast._validation.message import check_message
-from stepfast._workflow.messaging.messages import DEFAULT_TOPIC
+from stepfast._workflow.messaging.messages import DEFAULT_TOPIC, Sent
 
 if TYPE_CHECKING:
     from stepfast._engine.open_engine import OpenEngine
@@ -68,11 +68,11 @@ class Handle(Generic[R]):
         forbid_in_workflow("handle.status")
         return Status(wait_for_call(self._native.status(None)))
 
-    def send(self, value: Any, *, topic: str = DEFAULT_TOPIC, message_id: str | None = None) -> None:
+    def send(self, value: Any, *, topic: str = DEFAULT_TOPIC, message_id: str | None = None) -> Sent:
         """Sends a message to the execution. See `Client.send`."""
         forbid_in_workflow("handle.send")
         check_message(topic, message_id)
-        wait_for_call(self._native.send(value, topic, message_id, None))
+        return cast("Sent", wait_for_call(self._native.send(value, topic, message_id, None)))
 
     def get_event(self, name: str, *, timeout: Duration | None = None) -> Any:
         """Waits until the execution has set an event, and returns its value. See `Client.get_event`."""
@@ -218,11 +218,11 @@ class AsyncHandle(Generic[R]):
         forbid_in_workflow("handle.status")
         return Status(await self._native.status(self._port))
 
-    async def send(self, value: Any, *, topic: str = DEFAULT_TOPIC, message_id: str | None = None) -> None:
+    async def send(self, value: Any, *, topic: str = DEFAULT_TOPIC, message_id: str | None = None) -> Sent:
         """Sends a message to the execution. See `Client.send`."""
         forbid_in_workflow("handle.send")
         check_message(topic, message_id)
-        await self._native.send(value, topic, message_id, self._port)
+        return cast("Sent", await self._native.send(value, topic, message_id, self._port))
 
     async def get_event(self, name: str, *, timeout: Duration | None = None) -> Any:
         """Waits until the execution has set an event, and returns its value. See `Client.get_event`."""

@@ -34,6 +34,7 @@ from stepfast._validation.attributes import MAX_VALUE_BYTES, check_attribute_nam
 from stepfast._validation.durations import Duration, to_timeout
 from stepfast._validation.message import check_message
 from stepfast._validation.times import instant_micros
+from stepfast._workflow.messaging.messages import Sent
 from stepfast.errors import InvalidArgument
 
 T = TypeVar("T")
@@ -84,12 +85,15 @@ class Operations:
         native = self._outside_workflow("get")
         return PendingReply(native.get_handle(workflow_id, name, self.port), _identity)
 
-    def send(self, workflow_id: str, value: Any, topic: str, message_id: str | None) -> PendingReply[None]:
+    def send(
+        self, workflow_id: str, value: Any, topic: str, message_id: str | None, keep: bool
+    ) -> PendingReply[Sent]:
         """Sends a message to an execution."""
         bounds.check_storable_text("workflow_id", workflow_id)
         check_message(topic, message_id)
+        bounds.check_flag("keep", keep)
         native = self._outside_workflow("send")
-        return PendingReply(native.send(workflow_id, value, topic, message_id, self.port), _identity)
+        return PendingReply(native.send(workflow_id, value, topic, message_id, keep, self.port), _identity)
 
     def get_event(self, workflow_id: str, name: str, timeout: Duration | None) -> PendingReply[Any]:
         """Waits for an event of an execution."""

@@ -40,6 +40,22 @@ class InboxRow:
         return self.options.get("workflow_id") or self.key_text
 
 
+def message_row(
+    workflow_id: str, value: Any, topic: str, message_id: str | None, keep: bool, shard: int
+) -> InboxRow:
+    """Returns the row that starts the built-in workflow that sends a message. See `Client.send` for the
+    arguments.
+
+    Raises:
+        EncodeError: The value cannot be recorded.
+        InvalidArgument: No message can have the topic or the id, or the value is too large.
+    """
+    workflow, key, key_text, encoded = _native.encode_message(
+        workflow_id, value, topic, message_id, keep, shard
+    )
+    return InboxRow(key, key_text, workflow, None, encoded, {})
+
+
 def inbox_row(
     workflow: str,
     args: tuple[Any, ...],

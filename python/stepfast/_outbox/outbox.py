@@ -1,4 +1,4 @@
-"""Outboxes: starts of executions that take effect if, and only if, a transaction of the caller commits."""
+"""Outboxes: starts and messages that take effect if, and only if, a transaction of the caller commits."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any, Final, ParamSpec, TypeVar, overload
 
 from stepfast._engine.open_engine import called_in_workflow_error
 from stepfast._outbox.connection import insert_row, insert_row_async
-from stepfast._outbox.inbox_row import InboxRow, inbox_row
+from stepfast._outbox.inbox_row import InboxRow, inbox_row, message_row
 from stepfast._runtime.branch import current_branch
 from stepfast._validation import bounds
+from stepfast._validation.message import check_message
 from stepfast._validation.text import short_repr
+from stepfast._workflow.messaging.messages import DEFAULT_TOPIC
 from stepfast._workflow.registry import registered_workflow
 from stepfast._workflow.remote import RemoteWorkflow, Unspecified
 from stepfast._workflow.start_target import start_target
@@ -61,11 +63,24 @@ class _OutboxBase:
         values = {} if options is None else options.values
         return inbox_row(found.name, (*bound_args, *args), kwargs, values, signature, self._shard)
 
+    def _message_row(
+        self, workflow_id: str, value: Any, topic: str, message_id: str | None, keep: bool
+    ) -> InboxRow:
+        if current_branch() is not None:
+            raise InvalidArgument(
+                "outbox.send is called in the code of a workflow: call stepfast.send, which sends once"
+            )
+        bounds.check_storable_text("workflow_id", workflow_id)
+        check_message(topic, message_id)
+        bounds.check_flag("keep", keep)
+        return message_row(workflow_id, value, topic, message_id, keep, self._shard)
+
 
 class Outbox(_OutboxBase):
-    """An outbox, which starts executions in transactions of the caller. The connections are those of psycopg
-    (`Connection`, `Cursor`), SQLAlchemy (`Session`, `Connection`) and sqlite3. A start takes effect if, and
-    only if, the transaction commits. Then the next claim of a worker creates the execution.
+    """An outbox, which starts executions and sends messages in transactions of the caller. The connections
+    are those of psycopg (`Connection`, `Cursor`), SQLAlchemy (`Session`, `Connection`) and sqlite3. A start
+    takes effect if, and only if, the transaction commits. Then the next claim of a worker creates the
+    execution.
 
     An outbox opens no connection and needs no engine. But an engine or `stepfast db migrate` must have
     prepared the database. The caller's own tables must be in the same database.
@@ -124,6 +139,42 @@ class Outbox(_OutboxBase):
         insert_row(connection, row, self._schema, self._notify)
         return row.workflow_id
 
+    def send(
+        self,
+        connection: Any,
+        workflow_id: str,
+        value: Any,
+        *,
+        topic: str = DEFAULT_TOPIC,
+        message_id: str | None = None,
+        keep: bool = False,
+    ) -> str:
+        """Sends a message to an execution in the open transaction of a connection. After the commit, a worker
+        sends the message as an execution of the built-in workflow `stepfast.send`. If the receiver has ended
+        or does not exist, that execution fails; `resume` sends the message again. The messages of several
+        calls have no order.
+
+        Args:
+            connection: A connection of psycopg, SQLAlchemy or sqlite3.
+            workflow_id: The workflow_id of the receiver.
+            value: The value, of up to 64 KiB encoded.
+            topic: The topic under which the receiver waits; `default` by default.
+            message_id: An id of the message. A second message with this id to the same execution is not sent
+                again. None by default.
+            keep: Whether the message is kept if no execution has the workflow_id yet. False by default.
+
+        Returns:
+            The workflow_id of the execution that sends the message.
+
+        Raises:
+            InvalidArgument: The connection is of an unknown library, no message can have the topic or the id,
+                the value is too large, or the caller is the code of a workflow.
+            EncodeError: The value cannot be recorded.
+        """
+        row = self._message_row(workflow_id, value, topic, message_id, keep)
+        insert_row(connection, row, self._schema, self._notify)
+        return row.workflow_id
+
 
 class AsyncOutbox(_OutboxBase):
     """An `Outbox` for connections whose calls are awaited: those of asyncpg, psycopg (`AsyncConnection`,
@@ -151,6 +202,21 @@ class AsyncOutbox(_OutboxBase):
     async def start(self, connection: Any, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Starts an execution in the open transaction of a connection. See `Outbox.start`."""
         row = self._row(workflow, args, kwargs)
+        await insert_row_async(connection, row, self._schema, self._notify)
+        return row.workflow_id
+
+    async def send(
+        self,
+        connection: Any,
+        workflow_id: str,
+        value: Any,
+        *,
+        topic: str = DEFAULT_TOPIC,
+        message_id: str | None = None,
+        keep: bool = False,
+    ) -> str:
+        """Sends a message to an execution in the open transaction of a connection. See `Outbox.send`."""
+        row = self._message_row(workflow_id, value, topic, message_id, keep)
         await insert_row_async(connection, row, self._schema, self._notify)
         return row.workflow_id
 

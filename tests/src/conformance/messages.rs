@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use stepfast_core::key::Key;
 use stepfast_core::store::{
-    Checkpoint, CheckpointKind, MAX_PENDING_LOADED, Message, Outcome, PendingMessage, State, Status, Wait,
-    Write,
+    Checkpoint, CheckpointKind, Forward, MAX_PENDING_LOADED, Message, Outcome, PendingMessage, State, Status,
+    Wait, Write,
 };
 
 use crate::fixtures::builders::{
@@ -27,6 +27,9 @@ super::cases![
     takeover_wakes_executions_with_messages,
     flush_with_messages_can_be_resent,
     receiver_may_start_and_end_in_the_flush_of_its_message,
+    kept_messages_are_forwarded_with_their_ids,
+    forwarded_messages_are_received_before_later_ones,
+    forwarded_message_wakes_its_receiver,
 ];
 
 /// Returns the message with a value to an execution.
@@ -276,4 +279,65 @@ async fn receiver_may_start_and_end_in_the_flush_of_its_message(fixture: &dyn St
     let outcomes = worker.commit(writes).await;
     assert_eq!(outcomes[..2], [Outcome::Applied, Outcome::Ended(Status::Completed)]);
     assert_eq!(values(&worker, new, "t").await, ["1"]);
+}
+
+fn forward(address: Key, execution: Key) -> Write {
+    Write::Forward(Forward { address, execution })
+}
+
+async fn kept_messages_are_forwarded_with_their_ids(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [receiver, other] = keys();
+    let (address, other_address) = (Key::address_of("r", 0), Key::address_of("other", 0));
+    let outcomes = worker.commit(vec![
+        send_with_id(address, "id", "1"),
+        send(address, "u", "2"),
+        send_with_id(other_address, "id", "x"),
+        send(other_address, "t", "y"),
+    ]);
+    assert_eq!(outcomes.await, vec![Outcome::Applied; 4]);
+    assert_eq!(worker.commit_one(send_with_id(address, "id", "again")).await, Outcome::AlreadySent);
+    worker.apply(vec![start_running(receiver), start_running(other)]).await;
+    // the ids are known before the messages of the flush are sent
+    let outcomes = worker.commit(vec![
+        send_with_id(receiver, "id", "again"),
+        forward(address, receiver),
+        send_with_id(address, "id", "late"),
+    ]);
+    assert_eq!(outcomes.await, [Outcome::AlreadySent, Outcome::Applied, Outcome::Applied]);
+    assert_eq!(values(&worker, receiver, "t").await, ["1"]);
+    assert_eq!(values(&worker, receiver, "u").await, ["2"]);
+    assert!(values(&worker, address, "u").await.is_empty());
+    assert_eq!(values(&worker, other_address, "t").await, ["x", "y"]);
+    // an id that the receiver has by now is no obstacle
+    worker.apply(vec![forward(address, receiver), forward(other_address, other)]).await;
+    assert_eq!(values(&worker, receiver, "t").await, ["1", "late"]);
+    assert_eq!(values(&worker, other, "t").await, ["x", "y"]);
+    worker.apply(vec![forward(address, receiver)]).await;
+    assert_eq!(worker.commit_one(send_with_id(other, "id", "again")).await, Outcome::AlreadySent);
+    assert_eq!(values(&worker, receiver, "t").await, ["1", "late"]);
+}
+
+async fn forwarded_messages_are_received_before_later_ones(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [receiver] = keys();
+    let address = Key::address_of("r", 0);
+    worker.apply((0..3).map(|n| send(address, "t", &n.to_string())).collect()).await;
+    worker.apply(vec![start_running(receiver), send(receiver, "t", "3")]).await;
+    worker.apply(vec![forward(address, receiver), send(receiver, "t", "4")]).await;
+    assert_eq!(values(&worker, receiver, "t").await, ["0", "1", "2", "3", "4"]);
+    let number = pending(&worker, receiver, "t").await[0].number;
+    worker.apply(vec![received(receiver, 1, "t", number)]).await;
+    assert_eq!(values(&worker, receiver, "t").await, ["1", "2", "3", "4"]);
+}
+
+async fn forwarded_message_wakes_its_receiver(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [receiver] = keys();
+    let address = Key::address_of("r", 0);
+    worker.apply(vec![start_in(receiver, awaiting_message("t"))]).await;
+    worker.apply(vec![send(address, "t", "x")]).await;
+    assert_eq!(worker.commit_one(Write::Wake(receiver)).await, Outcome::NotFound);
+    worker.apply(vec![forward(address, receiver)]).await;
+    assert_eq!(worker.commit_one(Write::Wake(receiver)).await, Outcome::Applied);
 }

@@ -67,8 +67,8 @@ async fn message_reaches_a_waiting_run(fixture: &dyn StoreFixture) {
     let (engine, store) = open_engine(fixture, |b| b.register(&receiver).suspend_after(HOUR)).await;
     let handle = engine.start(&receiver, 3).workflow_id("r").await.unwrap();
     for number in 0..3 {
-        // the run has looked for messages in vain
-        store.wait_until_called(Call::Load, number + 1).await;
+        // the run has looked for messages in vain, first for kept ones
+        store.wait_until_called(Call::Load, number + 2).await;
         handle.send(&number).topic("t").await.unwrap();
     }
     assert_eq!(handle.result().await.unwrap(), [0, 1, 2]);

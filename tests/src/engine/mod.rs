@@ -43,6 +43,7 @@ mod graph_context;
 mod graph_resume;
 mod hostile;
 mod identified_child;
+mod kept_messages;
 mod leftovers;
 mod limit;
 mod lost_claim_reply;
@@ -102,6 +103,7 @@ nouns![
     crash_loop,
     leftovers,
     limit,
+    kept_messages,
     messages,
     events,
     tokens,

@@ -30,6 +30,9 @@ pub(crate) struct SendMessageArgs {
     /// An id of the message. A second message with the same id is not sent.
     #[arg(long)]
     id: Option<String>,
+    /// Keep the message if no execution has the workflow_id yet. An execution that is started later receives it.
+    #[arg(long)]
+    keep: bool,
 }
 
 impl MessageCommand {
@@ -44,7 +47,7 @@ impl SendMessageArgs {
     async fn run(self) -> anyhow::Result<Exit> {
         let value: Value = parse_value("the value of the message", &self.value)?;
         let store = stepfast::connect_existing(&self.target.store).await?;
-        with_client(store, async |client| {
+        let sent = with_client(store, async |client| {
             let mut message = client.send(&self.workflow_id, &value);
             if let Some(topic) = &self.topic {
                 message = message.topic(&**topic);
@@ -52,13 +55,16 @@ impl SendMessageArgs {
             if let Some(id) = &self.id {
                 message = message.message_id(&**id);
             }
+            if self.keep {
+                message = message.keep();
+            }
             Ok(message.await?)
         })
         .await?;
         if self.target.json {
-            output::print_json(&json!({ "workflow_id": self.workflow_id, "result": "sent" }))?;
+            output::print_json(&json!({ "workflow_id": self.workflow_id, "result": sent.as_str() }))?;
         } else {
-            output::print(&format!("{}: sent", abbreviate(&self.workflow_id)));
+            output::print(&format!("{}: {}", abbreviate(&self.workflow_id), sent.as_str()));
         }
         Ok(Exit::Done)
     }

@@ -86,6 +86,8 @@ pub(super) fn changed_rows(write: &Write) -> SmallVec<[(u8, Key); 2]> {
         Write::Chunk(_) | Write::Checkpoint(_) | Write::Attempt(_) | Write::Pack(_) | Write::Append(_) => {
             smallvec![]
         }
+        // the same after another Forward
+        Write::Forward(_) => smallvec![],
     }
 }
 
@@ -162,7 +164,11 @@ impl Segment {
             });
             trees[index].0 |= match write {
                 Write::Start(start) => start.is_guarded || start.is_bundle(),
-                Write::Wake(_) | Write::Request(_) | Write::CloseBatch(_) | Write::Send(_) => true,
+                Write::Wake(_)
+                | Write::Request(_)
+                | Write::CloseBatch(_)
+                | Write::Send(_)
+                | Write::Forward(_) => true,
                 _ => false,
             };
         }

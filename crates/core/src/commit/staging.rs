@@ -342,7 +342,8 @@ impl Staging {
             | Write::Attempt(_)
             | Write::Chunk(_)
             | Write::Pack(_)
-            | Write::Append(_) => {}
+            | Write::Append(_)
+            | Write::Forward(_) => {}
         }
         segment.bytes += size;
         segment.writes.push(write);

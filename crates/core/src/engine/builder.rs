@@ -20,6 +20,7 @@ use crate::schedule::{Schedule, schedule_workflow};
 use crate::store::{GraphRow, Store, StoreError, WorkerInfo};
 use crate::text::quote;
 use crate::workflow::Workflow;
+use crate::workflow::messaging::send_workflow;
 
 /// Maximum length of an app_version, in bytes.
 const APP_VERSION_LIMIT: usize = 255;
@@ -197,6 +198,7 @@ impl EngineBuilder {
         let Self { store, options, mut definitions, mut info, queues: declared, schedules, .. } = self;
         if !info.is_client && !definitions.is_empty() {
             definitions.register(&schedule_workflow().definition)?;
+            definitions.register(&send_workflow().definition)?;
         }
         info.engine = env!("CARGO_PKG_VERSION").to_owned();
         info.workflows = definitions.names();

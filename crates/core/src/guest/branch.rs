@@ -26,8 +26,8 @@ use crate::workflow::child::{ChildKind, NewBatch, NewChild};
 use crate::workflow::context::Context;
 use crate::workflow::continuation::continue_as_new;
 use crate::workflow::messaging::{
-    QuestionId, TokenAnswer, answer, create_token, get_event, receive, receive_question, send, set_event,
-    write_stream,
+    OutgoingMessage, QuestionId, TokenAnswer, answer, create_token, get_event, receive, receive_question,
+    send, set_event, write_stream,
 };
 use crate::workflow::retry::StepOptions;
 use crate::workflow::sleep::{sleep_for, sleep_until};
@@ -159,9 +159,12 @@ impl GuestBranch {
         workflow_id: String,
         value: Payload,
         topic: &str,
+        keeps: bool,
     ) -> Result<impl Future<Output = Result<(), Failure>> + Send + use<>, Error> {
-        let (call, topic) = self.cx.begin_send(topic.into())?;
-        Ok(async move { send(&call, &workflow_id, Ok(value), topic).await })
+        let message =
+            OutgoingMessage { topic: topic.into(), keeps, ..OutgoingMessage::new(workflow_id, Ok(value)) };
+        let call = self.cx.begin_send(&message.topic)?;
+        Ok(async move { send(&call, message).await })
     }
 
     /// Begins to set an event; see [`Context::set_event`].

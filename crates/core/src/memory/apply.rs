@@ -41,6 +41,7 @@ impl Tables {
                 Write::DeleteChunks(deletion) => self.apply_delete_chunks(deletion, counters),
                 Write::Pack(pack) => self.apply_pack(pack, counters),
                 Write::CloseBatch(close) => self.apply_close_batch(close, counters),
+                Write::Forward(forward) => self.apply_forward(*forward, counters),
                 Write::Send(message) => self.apply_send(message, counters),
                 Write::Append(append) => {
                     self.append_entry(append.execution, &append.stream, &append.entry, counters);
@@ -423,6 +424,7 @@ fn apply_order(write: &Write) -> u8 {
         Write::Pack(_) => 9,
         Write::CloseBatch(_) => 10,
         Write::Append(_) => 11,
-        Write::Send(_) => 12,
+        Write::Forward(_) => 12,
+        Write::Send(_) => 13,
     }
 }

@@ -6,15 +6,15 @@ use super::tables::Tables;
 use crate::key::Key;
 use crate::store::counters::{Counters, Table};
 use crate::store::{
-    Checkpoint, CheckpointKind, Event, EventQuery, MAX_ENTRIES_LOADED, Message, Outcome, PendingMessage,
-    StreamEntry, StreamQuery, Wait,
+    Checkpoint, CheckpointKind, Event, EventQuery, Forward, MAX_ENTRIES_LOADED, Message, Outcome,
+    PendingMessage, Status, StreamEntry, StreamQuery, Wait,
 };
 
 impl Tables {
     pub(super) fn apply_send(&mut self, message: &Message, counters: &Counters) -> Outcome {
-        let Some(status) = self.executions.get(&message.execution).map(|row| row.status) else {
-            return Outcome::NotFound;
-        };
+        let status = self.executions.get(&message.execution).map(|row| row.status);
+        let status = if message.execution.is_address() { Some(Status::Queued) } else { status };
+        let Some(status) = status else { return Outcome::NotFound };
         let id = message.id.clone().map(|id| (message.execution, id));
         if id.as_ref().is_some_and(|id| self.message_ids.contains(id)) {
             return Outcome::AlreadySent;
@@ -32,6 +32,27 @@ impl Tables {
         };
         self.messages.insert((message.execution, message.topic.clone(), pending.number), pending);
         counters.add_inserted(Table::Messages, 1);
+        Outcome::Applied
+    }
+
+    /// Moves the messages at an address, and their ids.
+    pub(super) fn apply_forward(&mut self, forward: Forward, counters: &Counters) -> Outcome {
+        let Forward { address, execution } = forward;
+        let kept = (address, Arc::from(""), i64::MIN)..;
+        let kept = self.messages.range(kept).map(|(place, _)| place.clone());
+        let kept: Vec<_> = kept.take_while(|(receiver, ..)| *receiver == address).collect();
+        for place in kept {
+            let Some(message) = self.messages.remove(&place) else { continue };
+            self.messages.insert((execution, place.1, place.2), message);
+            counters.add_updated(Table::Messages, 1);
+        }
+        let ids = self.message_ids.range((address, Arc::from(""))..).cloned();
+        let ids: Vec<_> = ids.take_while(|(receiver, _)| *receiver == address).collect();
+        for id in ids {
+            self.message_ids.remove(&id);
+            counters.add_deleted(Table::MessageIds, 1);
+            counters.add_inserted(Table::MessageIds, u64::from(self.message_ids.insert((execution, id.1))));
+        }
         Outcome::Applied
     }
 

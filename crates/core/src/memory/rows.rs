@@ -69,7 +69,7 @@ fn changed_rows(write: &Write) -> Vec<ChangedRow> {
         }
         Write::ClearRequests(key) => vec![ChangedRow::Requests(*key)],
         Write::Chunk(chunk) => vec![ChangedRow::Chunk(chunk.execution, chunk.value, chunk.index)],
-        Write::DeleteChunks(_) => Vec::new(),
+        Write::DeleteChunks(_) | Write::Forward(_) => Vec::new(),
         Write::Pack(pack) => vec![ChangedRow::Pack(pack.bundle, pack.number())],
         Write::CloseBatch(close) => vec![ChangedRow::Execution(close.batch)],
         Write::Append(it) => vec![ChangedRow::StreamEntry(it.execution, it.stream.clone(), it.entry.offset)],

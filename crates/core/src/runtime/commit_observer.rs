@@ -112,9 +112,9 @@ impl CommitObserver for EngineObserver {
                     written.push(append.execution);
                     continue;
                 }
-                Write::Send(message) => {
+                Write::Send(_) | Write::Forward(_) => {
                     if is_applied(index) {
-                        engine.announce_message(message.execution);
+                        engine.announce_message(write.execution());
                     }
                     continue;
                 }
@@ -186,6 +186,9 @@ impl EngineInner {
     /// Notifies the receiver of a message, which is durable.
     fn announce_message(&self, receiver: Key) {
         crate::crash_point!("message durable");
+        if receiver.is_address() {
+            return;
+        }
         match self.runs.get(receiver) {
             // if the run is suspended before it looks again, it wakes itself after its suspension is durable
             Some(run) if run.is_open() && !run.is_disowned() => self.change_watch.notify(receiver),

@@ -44,8 +44,8 @@ pub use kept_outcomes::{
     KeptExecution, KeptKey, decode_outcomes, encode_outcomes, outcomes_to_keep, unreadable_outcomes,
 };
 pub use messaging::{
-    Append, Event, EventQuery, MAX_ENTRIES_LOADED, MAX_PENDING_LOADED, Message, PendingMessage, StreamEntry,
-    StreamQuery, Wait,
+    Append, Event, EventQuery, Forward, MAX_ENTRIES_LOADED, MAX_PENDING_LOADED, Message, PendingMessage,
+    StreamEntry, StreamQuery, Wait,
 };
 pub use quarantine::{QUARANTINE_STRIKES, next_strikes, quarantine_delay};
 pub use route::Route;

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::{
-    Append, Attempt, Checkpoint, Execution, Message, Pack, Parent, PendingSleep, RequestKind, Status, Wait,
-    WorkerId, encode_pending_sleeps,
+    Append, Attempt, Checkpoint, Execution, Forward, Message, Pack, Parent, PendingSleep, RequestKind,
+    Status, Wait, WorkerId, encode_pending_sleeps,
 };
 use crate::attributes::Attributes;
 use crate::clock::Timestamp;
@@ -77,6 +77,8 @@ pub enum Write {
     CloseBatch(CloseBatch),
     /// Sends a message to an execution.
     Send(Box<Message>),
+    /// Moves kept messages to an execution.
+    Forward(Forward),
     /// Appends a value to a stream of an execution.
     Append(Box<Append>),
 }
@@ -468,6 +470,7 @@ impl Write {
             Write::Pack(pack) => pack.bundle,
             Write::CloseBatch(close) => close.batch,
             Write::Send(message) => message.execution,
+            Write::Forward(forward) => forward.execution,
             Write::Append(append) => append.execution,
         }
     }
@@ -487,7 +490,7 @@ impl Write {
             Write::Start(start) => {
                 start.parent.is_some() && (start.item_count.is_none() || start.key.is_batch())
             }
-            Write::Wake(_) | Write::Request(_) | Write::CloseBatch(_) => false,
+            Write::Wake(_) | Write::Request(_) | Write::CloseBatch(_) | Write::Forward(_) => false,
         }
     }
 
@@ -518,7 +521,7 @@ impl Write {
                 Write::Pack(pack) => pack.size(),
                 Write::Send(message) => message.size(),
                 Write::Append(append) => append.stream.len() + append.entry.value.len(),
-                Write::Wake(_) | Write::ClearRequests(_) | Write::CloseBatch(_) => 0,
+                Write::Wake(_) | Write::ClearRequests(_) | Write::CloseBatch(_) | Write::Forward(_) => 0,
             }
     }
 }

@@ -168,7 +168,7 @@ where
         loop {
             match poll_fn(|cx| execution.poll(cx)).await {
                 StepAction::RunBody => {
-                    let result = match (timeout, execution.writing_scope()) {
+                    let result = match (timeout, execution.calling_scope()) {
                         (None, None) => run_attempt(&mut body).await,
                         (Some(timeout), None) => Box::pin(run_attempt_within(&mut body, timeout)).await,
                         (timeout, Some(scope)) => {

@@ -86,15 +86,15 @@ impl StepExecution {
         self.outcome = Some(outcome.map_err(Box::new));
     }
 
-    /// Returns the attempt whose body runs, which may write to streams.
+    /// Returns the attempt whose body runs, which may write to streams and send messages.
     pub(crate) fn scope(&self) -> Option<StepScope> {
         self.call.as_ref().map(|call| StepScope::new(call, self.attempt))
     }
 
-    /// Returns the attempt whose body runs, if the code of the workflow has asked for writers of streams.
-    pub(crate) fn writing_scope(&self) -> Option<StepScope> {
+    /// Returns the attempt whose body runs, if the code of the workflow has asked for writers of streams or for senders.
+    pub(crate) fn calling_scope(&self) -> Option<StepScope> {
         let run = &self.call.as_ref()?.run;
-        if run.has_stream_writers.load(SeqCst) { self.scope() } else { None }
+        if run.has_body_calls.load(SeqCst) { self.scope() } else { None }
     }
 
     /// Returns the number of the current attempt, from 1.

@@ -108,6 +108,11 @@ pub(crate) fn count_changes(
                 counters.add_inserted(Table::Messages, count(result, 0)?);
                 counters.add_inserted(Table::MessageIds, count(result, 1)?);
             }
+            Sql::ForwardMessages => {
+                counters.add_updated(Table::Messages, count(result, 0)?);
+                counters.add_deleted(Table::MessageIds, count(result, 1)?);
+                counters.add_inserted(Table::MessageIds, count(result, 2)?);
+            }
             Sql::DeleteMessages => counters.add_deleted(Table::Messages, rows),
             Sql::DeleteWaits => counters.add_deleted(Table::Waits, rows),
             Sql::Wake => {

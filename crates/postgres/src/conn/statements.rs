@@ -147,13 +147,15 @@ statements! {
     DeleteQuarantine = "DELETE FROM quarantine WHERE execution = ANY($1::uuid[])";
     /// Deletes timers.
     DeleteTimers = "DELETE FROM timers WHERE execution = ANY($1::uuid[])";
-    /// Deletes rows of `waits`, so that executions no longer wait for their children.
     /// Sends messages.
     SendMessages = include_str!("../../queries/send_messages.sql");
+    /// Moves kept messages to their executions.
+    ForwardMessages = include_str!("../../queries/forward_messages.sql");
     /// Appends entries to streams.
     InsertStreamEntries = include_str!("../../queries/insert_stream_entries.sql");
     /// Deletes received messages.
     DeleteMessages = include_str!("../../queries/delete_messages.sql");
+    /// Deletes rows of `waits`, so that executions no longer wait for their children.
     DeleteWaits = "DELETE FROM waits WHERE execution = ANY($1::uuid[])";
     /// Creates debounced executions, or updates those that are scheduled.
     StartDebounced = include_str!("../../queries/start_debounced.sql");
@@ -440,6 +442,7 @@ pub(crate) const FLUSH_STATEMENTS: &[Sql] = &[
     Sql::DeleteTimers,
     Sql::DeleteWaits,
     Sql::SendMessages,
+    Sql::ForwardMessages,
     Sql::DeleteMessages,
     Sql::InsertStreamEntries,
     Sql::KeepRejected,

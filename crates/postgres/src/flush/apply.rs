@@ -4,7 +4,7 @@ use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::Placement;
 use stepfast_core::store::{
-    Append, Attempt, Checkpoint, Chunk, DeleteChunks, Flush, Message, Request, RequestKind, State,
+    Append, Attempt, Checkpoint, Chunk, DeleteChunks, Flush, Forward, Message, Request, RequestKind, State,
     Transition, Write, cancel_outcome,
 };
 use uuid::Uuid;
@@ -35,6 +35,7 @@ pub(crate) struct FlushPlan<'a> {
     chunk_deletions: Vec<&'a DeleteChunks>,
     cleared_requests: Vec<Key>,
     messages: Vec<&'a Message>,
+    forwards: Vec<Forward>,
     stream_rows: Vec<StreamRow<'a>>,
 }
 
@@ -106,6 +107,7 @@ impl<'a> FlushPlan<'a> {
                 Write::Chunk(chunk) => plan.chunks.push(chunk),
                 Write::DeleteChunks(deletion) => plan.chunk_deletions.push(deletion),
                 Write::Send(message) => plan.messages.push(message),
+                Write::Forward(forward) => plan.forwards.push(*forward),
                 Write::Append(append) => plan.stream_rows.push(StreamRow::of_append(append)),
             }
         }
@@ -155,8 +157,20 @@ impl<'a> FlushPlan<'a> {
         (!resumed.is_empty()).then(|| Query { sql, action, params: vec![param(resumed)] })
     }
 
-    /// Returns the query that sends the messages of the flush, after all other changes; `None` if there are none.
-    pub(crate) fn send_query(&self, flush: &Flush) -> Option<Query<'a>> {
+    /// Returns the queries that forward and send messages, after all other changes.
+    pub(crate) fn send_queries(&self, flush: &Flush) -> impl Iterator<Item = Query<'a>> {
+        self.forward_query().into_iter().chain(self.send_query(flush))
+    }
+
+    fn forward_query(&self) -> Option<Query<'a>> {
+        let forwards = &self.forwards;
+        let addresses = column(forwards, |forward| to_uuid(forward.address));
+        let params = vec![addresses, column(forwards, |forward| to_uuid(forward.execution))];
+        let query = Query { sql: Sql::ForwardMessages, action: "forwarding messages", params };
+        (!forwards.is_empty()).then_some(query)
+    }
+
+    fn send_query(&self, flush: &Flush) -> Option<Query<'a>> {
         let messages = &self.messages;
         if messages.is_empty() {
             return None;

@@ -199,7 +199,7 @@ async fn try_commit<'a>(
     let unsent = results.len();
     let mut changes = Changes::default();
     let results = if plan.requests.is_empty() {
-        queries.extend(plan.send_query(flush));
+        queries.extend(plan.send_queries(flush));
         results.extend(pipeline::run(session, whole, &queries[unsent..]).await?);
         results
     } else {
@@ -236,7 +236,7 @@ async fn try_commit<'a>(
         let decisions = targets.decide(&plan.requests);
         let mut more = decisions.queries();
         more.extend(decisions.keep_query(flush));
-        more.extend(plan.send_query(flush));
+        more.extend(plan.send_queries(flush));
         let applied = pipeline::run(session, TxPart::End, &more).await?;
         changes = decisions.changes(&more, &applied)?;
         results.extend(applied);

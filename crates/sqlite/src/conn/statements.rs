@@ -195,6 +195,9 @@ pub(crate) enum Sql {
     HasMessageId,
     InsertMessageId,
     InsertMessage,
+    ForwardMessages,
+    ForwardMessageIds,
+    DeleteMessageIds,
     DeleteMessage,
     PendingMessages,
     LastEvent,
@@ -469,6 +472,12 @@ impl Sql {
             Sql::InsertMessage => {
                 "INSERT INTO messages (execution, topic, value, sent_at) VALUES (?1, ?2, ?3, ?4)"
             }
+            Sql::ForwardMessages => "UPDATE messages SET execution = ?1 WHERE execution = ?2",
+            Sql::ForwardMessageIds => {
+                "INSERT INTO message_ids (execution, id) SELECT ?1, id FROM message_ids WHERE execution = ?2
+                 ON CONFLICT DO NOTHING"
+            }
+            Sql::DeleteMessageIds => "DELETE FROM message_ids WHERE execution = ?1",
             Sql::InsertStreamEntry => {
                 "INSERT INTO stream_entries (execution, stream, \"offset\", path, attempt_offset, written_at, value)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING"

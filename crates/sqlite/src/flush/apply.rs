@@ -121,6 +121,7 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
                 Write::Append(append) => {
                     self.append_entry(append.execution, &append.stream, &append.entry)?
                 }
+                Write::Forward(forward) => self.forward_messages(*forward)?,
                 // sent after all other Writes
                 Write::Send(_) => continue,
             };

@@ -3,7 +3,7 @@
 use rusqlite::OptionalExtension;
 use stepfast_core::key::Key;
 use stepfast_core::store::counters::Table;
-use stepfast_core::store::{Message, Outcome, Status, StreamEntry, Write};
+use stepfast_core::store::{Forward, Message, Outcome, Status, StreamEntry, Write};
 
 use crate::conn::statements::Sql;
 use crate::error::DbResult;
@@ -11,6 +11,15 @@ use crate::flush::apply::FlushApplier;
 use crate::rows::{key_bytes, status_of};
 
 impl FlushApplier<'_, '_> {
+    /// Moves the messages at an address, and their ids.
+    pub(super) fn forward_messages(&mut self, forward: Forward) -> DbResult<Outcome> {
+        let (address, execution) = (key_bytes(&forward.address), key_bytes(&forward.execution));
+        self.sql.update(Table::Messages, Sql::ForwardMessages, (execution, address))?;
+        self.sql.insert(Table::MessageIds, Sql::ForwardMessageIds, (execution, address))?;
+        self.sql.delete(Table::MessageIds, Sql::DeleteMessageIds, [address])?;
+        Ok(Outcome::Applied)
+    }
+
     /// Sends the messages of the flush, after all other Writes. Adds the outcomes other than `Applied`.
     pub(super) fn send_messages(&mut self, outcomes: &mut Vec<(usize, Outcome)>) -> DbResult<()> {
         for (i, write) in self.flush.writes.iter().enumerate() {
@@ -23,12 +32,17 @@ impl FlushApplier<'_, '_> {
 
     fn send_message(&mut self, message: &Message) -> DbResult<Outcome> {
         let receiver = key_bytes(&message.execution);
-        let statement = self.sql.get(Sql::StatusOf)?;
-        let Some(status) = statement.query_row([receiver], |row| Ok(status_of(row, 0))).optional()? else {
-            return Ok(Outcome::NotFound);
+        let status = if message.execution.is_address() {
+            Status::Queued
+        } else {
+            let statement = self.sql.get(Sql::StatusOf)?;
+            let Some(status) = statement.query_row([receiver], |row| Ok(status_of(row, 0))).optional()?
+            else {
+                return Ok(Outcome::NotFound);
+            };
+            // an execution with a status of a later version is shown as queued
+            status?.unwrap_or(Status::Queued)
         };
-        // an execution with a status of a later version is shown as queued
-        let status = status?.unwrap_or(Status::Queued);
         if let Some(id) = &message.id {
             let is_sent = self.sql.get(Sql::HasMessageId)?.exists((receiver, &**id))?;
             if is_sent {

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
+use stepfast::guest::StepScope;
 use stepfast::{Error, Payload, ReadStreamBuilder};
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::bridge::branch::Branch;
 use crate::bridge::call::Call;
-use crate::bridge::coroutine::CallCoroutine;
+use crate::bridge::messaging::step::call_in_step;
 use crate::bridge::port::Port;
 use crate::bridge::reply::{Reply, ReplyFuture};
 use crate::convert::value::encode;
@@ -48,23 +49,9 @@ pub(crate) fn append_to_stream(
     value: &Bound<'_, PyAny>,
     is_on_loop: bool,
 ) -> PyResult<Option<Call>> {
-    let py = branch.py();
-    branch.get().check_process(py)?;
-    let value = encode(value)?;
-    let Some(scope) = step.get().step_scope(attempt) else { return Ok(None) };
     let stream: Arc<str> = stream.into();
-    let future: ReplyFuture =
-        Box::pin(
-            async move { scope.write(&stream, value).await.map_or_else(Reply::Error, |()| Reply::Nothing) },
-        );
-    let control = Some(branch.get().control().clone());
-    let port = branch.get().port(py).filter(|_| is_on_loop);
-    let call = Call::new(port.as_ref().map(|port| port.bind(py)), control, future);
-    Ok(Some(if port.is_some() {
-        call.with_coroutine(CallCoroutine::for_program("write_stream"))
-    } else {
-        call
-    }))
+    let write = |scope: StepScope, value| async move { scope.write(&stream, value).await };
+    call_in_step(branch, step, attempt, value, is_on_loop, "write_stream", write)
 }
 
 /// The values of a stream that are still to be read.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stepfast._engine.messaging.streams import StreamValue, stream_values
 from stepfast._engine.records import Event
 from stepfast._validation.durations import Duration
-from stepfast._workflow.messaging.messages import DEFAULT_TOPIC
+from stepfast._workflow.messaging.messages import DEFAULT_TOPIC, Sent
 
 if TYPE_CHECKING:
     from stepfast._engine.open_engine import OpenEngine
@@ -20,8 +20,14 @@ class Exchanges:
     _open_engine: OpenEngine
 
     def send(
-        self, workflow_id: str, value: Any, *, topic: str = DEFAULT_TOPIC, message_id: str | None = None
-    ) -> None:
+        self,
+        workflow_id: str,
+        value: Any,
+        *,
+        topic: str = DEFAULT_TOPIC,
+        message_id: str | None = None,
+        keep: bool = False,
+    ) -> Sent:
         """Sends a message to an execution, in whichever process it runs, waits or is queued. The code of the
         workflow receives it by `stepfast.receive`. When the call returns, the message is durable.
 
@@ -31,14 +37,21 @@ class Exchanges:
             topic: The topic under which the receiver waits; `default` by default.
             message_id: An id of the message. A second message with this id to the same execution is not sent
                 again, and the call succeeds. None by default.
+            keep: Whether the message is kept if no execution has the workflow_id yet. An execution with this
+                id that is started later receives it; kept messages have no time limit. If the same message is
+                sent again, keep it again, so that its `message_id` is recognised. False by default.
+
+        Returns:
+            `sent`; or `sent before`, if a message with this `message_id` was sent before; or `kept`.
 
         Raises:
             NotFound: There is no such execution.
             ExecutionEnded: The execution has ended.
-            InvalidArgument: No message can have the topic or the id, or the value is too large.
+            InvalidArgument: No message can have the topic or the id, the value is too large, or the message
+                cannot be kept for the workflow_id.
             EncodeError: The value cannot be recorded.
         """
-        self._open_engine.send(workflow_id, value, topic, message_id).wait()
+        return self._open_engine.send(workflow_id, value, topic, message_id, keep).wait()
 
     def get_event(self, workflow_id: str, name: str, *, timeout: Duration | None = None) -> Any:
         """Waits until an execution has set an event by `stepfast.set_event`, and returns its value. If the

@@ -6,9 +6,10 @@ from collections.abc import Awaitable
 from typing import Any, cast
 
 from stepfast import _native
-from stepfast._runtime.branch import StepBody, current_branch, current_code, unwind_exception
-from stepfast._runtime.waiting import await_or_wait, wait_for_call
+from stepfast._runtime.branch import current_branch, current_code
+from stepfast._runtime.waiting import await_or_wait
 from stepfast._validation import bounds
+from stepfast._workflow.messaging.in_step import call_in_step
 from stepfast.errors import InvalidArgument
 
 
@@ -46,7 +47,7 @@ def write_stream(stream: str, value: Any) -> Awaitable[None]:
             "runs, or in its steps"
         )
     if isinstance(here, tuple):
-        return _write_in_step(here, stream, value)
+        return call_in_step(here, "write_stream", _native.append_to_stream, stream, value)
     return _finish_call(here, _native.write_stream(here, stream, value))
 
 
@@ -79,26 +80,6 @@ def close_stream(stream: str) -> Awaitable[None]:
 
 def _finish_call(branch: _native.Branch, call: _native.Call) -> Awaitable[None]:
     return cast("Awaitable[None]", await_or_wait(branch, call))
-
-
-def _write_in_step(body: StepBody, stream: str, value: Any) -> Awaitable[None]:
-    branch, step_call, step, attempt = body
-    if type(branch) is not _native.Branch:
-        raise InvalidArgument(
-            f"write_stream is called in step {step!r}, whose body runs in a process: return the values from "
-            "the step and write them in the workflow, or write them in a step without process=True"
-        )
-    # the body of a sync step runs in a thread, also if its workflow is async
-    is_on_loop = branch.is_on_loop and branch.is_own_thread
-    call = _native.append_to_stream(branch, step_call, attempt or 0, stream, value, is_on_loop)
-    if call is not None:
-        return cast("Awaitable[None]", call if is_on_loop else wait_for_call(call))
-    if step_call.stop_code:
-        raise unwind_exception(step_call.stop_code)
-    raise InvalidArgument(
-        f"write_stream is called after attempt {attempt} of step {step!r} has ended: wait in the body of the "
-        "step for the tasks and threads that write"
-    )
 
 
 __all__ = ["close_stream", "write_stream"]

@@ -22,7 +22,40 @@ pub struct SendBuilder {
     receiver: MessageReceiver,
     topic: Arc<str>,
     message_id: Option<Arc<str>>,
+    keeps: bool,
     value: Result<Payload, Error>,
+}
+
+/// The effect of a call that sends a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// The execution has the message.
+    Now,
+    /// A message with this id was sent before: the call has changed nothing.
+    Before,
+    /// No execution has the workflow_id yet: the message is [kept](SendBuilder::keep).
+    Kept,
+}
+
+impl Sent {
+    /// Returns the word for the effect.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Now => "sent",
+            Self::Before => "sent before",
+            Self::Kept => "kept",
+        }
+    }
+
+    /// Returns the effect of a message with this outcome; `None` if it was not sent.
+    fn from_outcome(outcome: &Outcome, receiver: Key) -> Option<Self> {
+        match outcome {
+            Outcome::Applied if receiver.is_address() => Some(Self::Kept),
+            Outcome::Applied => Some(Self::Now),
+            Outcome::AlreadySent => Some(Self::Before),
+            _ => None,
+        }
+    }
 }
 
 /// The execution to which the message is sent.
@@ -83,7 +116,7 @@ impl<O> Handle<O> {
 
 impl SendBuilder {
     fn new(engine: Arc<EngineInner>, receiver: MessageReceiver, value: Result<Payload, Error>) -> Self {
-        Self { engine, receiver, topic: DEFAULT_TOPIC.into(), message_id: None, value }
+        Self { engine, receiver, topic: DEFAULT_TOPIC.into(), message_id: None, keeps: false, value }
     }
 
     /// Sends the message under this topic: up to 255 bytes of printable characters. Default: the topic `default`.
@@ -99,25 +132,42 @@ impl SendBuilder {
         self
     }
 
-    async fn send(self) -> Result<(), Error> {
-        let Self { engine, receiver, topic, message_id, value } = self;
+    /// Keeps the message if no execution has the workflow_id yet: an execution with this id, which is started later,
+    /// receives it. Kept messages have no time limit. If the same message is sent again, keep it again, so that its
+    /// [`message_id`](Self::message_id) is recognised.
+    pub fn keep(mut self) -> Self {
+        self.keeps = true;
+        self
+    }
+
+    async fn send(self) -> Result<Sent, Error> {
+        let Self { engine, receiver, topic, message_id, keeps, value } = self;
         engine.check_open()?;
         check_topic(&topic)?;
         if let Some(id) = &message_id {
             check_message_id(id)?;
         }
-        let (receiver, workflow_id) = receiver.find(&engine).await?;
+        let (receiver, workflow_id) = match receiver {
+            MessageReceiver::Id(id) if keeps => (engine.find_receiver_or_address(&id).await?, id),
+            receiver => receiver.find(&engine).await?,
+        };
         let message = engine.new_message(receiver, topic, message_id, value?)?;
-        match engine.send_message(message).await? {
-            Outcome::Applied | Outcome::AlreadySent => Ok(()),
-            outcome => Err(engine.send_error(&workflow_id, outcome)),
+        if keeps && !receiver.is_address() {
+            engine.stage_forward(&workflow_id, receiver);
         }
+        let outcome = engine.send_message(message).await?;
+        let sent =
+            Sent::from_outcome(&outcome, receiver).ok_or_else(|| engine.send_error(&workflow_id, outcome))?;
+        if receiver.is_address() {
+            engine.forward_to_new(&workflow_id).await?;
+        }
+        Ok(sent)
     }
 }
 
 impl IntoFuture for SendBuilder {
-    type Output = Result<(), Error>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
+    type Output = Result<Sent, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<Sent, Error>> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.send())

@@ -10,6 +10,7 @@ pub(crate) mod tokens;
 
 use std::sync::Arc;
 
+use crate::commit::{Lane, Lsn};
 use crate::error::Error;
 use crate::key::Key;
 use crate::name_checks::{MAX_ID_BYTES, check_name, check_text, split_item_id};
@@ -18,7 +19,7 @@ use crate::runtime::inner::EngineInner;
 use crate::runtime::messaging::private_names::is_private;
 use crate::runtime::run::chunks::reserve_row;
 use crate::runtime::run::item_lookup::key_of_text;
-use crate::store::{Execution, ExecutionId, Message, Outcome, Write};
+use crate::store::{Execution, ExecutionId, Forward, Message, Outcome, Write};
 
 /// The topic of messages that are sent without one.
 pub(crate) const DEFAULT_TOPIC: &str = "default";
@@ -33,6 +34,27 @@ pub(crate) fn check_message_id(id: &str) -> Result<(), Error> {
     check_text("message_id", id, MAX_ID_BYTES)
 }
 
+/// Returns an error for a value that is too large for a message of this topic.
+pub(crate) fn check_message_size(topic: &str, value: &Payload) -> Result<(), Error> {
+    let size = value.len();
+    if size <= INLINE_LIMIT {
+        return Ok(());
+    }
+    let reason = format!(
+        "{} has {size} bytes, and the limit is {INLINE_LIMIT}; store the value elsewhere, and send where",
+        describe_message(topic)
+    );
+    Err(Error::Invalid { input: "value", reason })
+}
+
+fn describe_message(topic: &str) -> String {
+    if is_private(topic) {
+        "the value of the answer or the question".to_owned()
+    } else {
+        format!("the message of topic {topic:?}")
+    }
+}
+
 impl EngineInner {
     /// Returns the message that sends a value to an execution now.
     pub(crate) fn new_message(
@@ -43,23 +65,10 @@ impl EngineInner {
         value: Payload,
     ) -> Result<Message, Error> {
         let size = value.len();
-        let described = || {
-            if is_private(&topic) {
-                "the value of the answer or the question".to_owned()
-            } else {
-                format!("the message of topic {topic:?}")
-            }
-        };
-        if size > INLINE_LIMIT {
-            let reason = format!(
-                "{} has {size} bytes, and the limit is {INLINE_LIMIT}; store the value elsewhere, and send where",
-                described()
-            );
-            return Err(Error::Invalid { input: "value", reason });
-        }
+        check_message_size(&topic, &value)?;
         let limit = self.options.value_limit;
         if size > limit {
-            return Err(Error::TooLarge { value: described(), size, limit });
+            return Err(Error::TooLarge { value: describe_message(&topic), size, limit });
         }
         Ok(Message { execution, topic, id, value, sent_at: self.now(), is_owned: false })
     }
@@ -86,6 +95,54 @@ impl EngineInner {
             return Err(Error::Invalid { input: "workflow_id", reason });
         }
         Ok(execution.key)
+    }
+
+    /// Returns the key of the execution with this workflow_id, to which messages can be sent, or else the address at which
+    /// messages are kept for it.
+    pub(crate) async fn find_receiver_or_address(&self, workflow_id: &str) -> Result<Key, Error> {
+        match self.find_receiver(workflow_id).await {
+            Err(Error::NotFound { .. }) => self.address_of(workflow_id),
+            found => found,
+        }
+    }
+
+    /// Returns the address of a workflow_id that an execution can get later. Fails for other ids.
+    pub(crate) fn address_of(&self, workflow_id: &str) -> Result<Key, Error> {
+        check_text("workflow_id", workflow_id, MAX_ID_BYTES)?;
+        if key_of_text(workflow_id).is_some() || split_item_id(workflow_id).is_some() {
+            let reason = format!(
+                "no message can be kept for {workflow_id:?}: it looks like an id that the engine gives to an execution or to                  an item"
+            );
+            return Err(Error::Invalid { input: "workflow_id", reason });
+        }
+        Ok(Key::address_of(workflow_id, self.shard))
+    }
+
+    /// Stages the move of the messages that are kept for this workflow_id to its execution. A message that is sent to the
+    /// execution later is received after them.
+    pub(crate) fn stage_forward(&self, workflow_id: &str, execution: Key) -> Option<(&Lane, Lsn)> {
+        self.stage_unowned(execution, Write::Forward(self.new_forward(workflow_id, execution)))
+    }
+
+    /// Returns the Write that moves the messages that are kept for this workflow_id to its execution.
+    pub(crate) fn new_forward(&self, workflow_id: &str, execution: Key) -> Forward {
+        Forward { address: Key::address_of(workflow_id, self.shard), execution }
+    }
+
+    /// Moves the messages that are kept for this workflow_id to its execution, if the execution exists by now.
+    ///
+    /// A receiver looks for kept messages when its Start is durable, and a sender looks for the receiver when its message is
+    /// durable. So one of them finds the other.
+    pub(crate) async fn forward_to_new(&self, workflow_id: &str) -> Result<(), Error> {
+        crate::crash_point!("message kept");
+        let receiver = match self.find_receiver(workflow_id).await {
+            Err(Error::NotFound { .. }) => return Ok(()),
+            found => found?,
+        };
+        let staged = self.stage_forward(workflow_id, receiver);
+        let (lane, lsn) = staged.ok_or_else(|| self.dropped_write_error())?;
+        lane.wait_durable(lsn).await;
+        Ok(())
     }
 
     /// Returns the execution with this id, or with this text of its key.

@@ -309,6 +309,15 @@ impl Call {
     }
 }
 
+/// An attempt of a step whose body makes calls: the id of its call, its number and its path. A later call may get the id of
+/// an ended one.
+#[derive(Clone, PartialEq)]
+pub(crate) struct BodyAttempt {
+    pub(crate) call: usize,
+    pub(crate) number: u32,
+    pub(crate) path: Path,
+}
+
 impl Drop for Call {
     fn drop(&mut self) {
         self.run.finish_call(self.id);

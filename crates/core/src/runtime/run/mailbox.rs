@@ -1,8 +1,12 @@
-//! [`Mailbox`]: the messages that a run has loaded, until calls of the run receive them.
+//! [`Mailbox`]: the messages that a run has loaded, until calls of the run receive them, and the numbers of those that its
+//! steps send.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
+use super::call::BodyAttempt;
 use crate::commit::Lsn;
 use crate::store::PendingMessage;
 
@@ -12,10 +16,14 @@ pub(crate) struct Mailbox {
     topics: HashMap<Arc<str>, Topic>,
     /// Number of loads that are under way.
     loads: u32,
+    /// The last attempt of each call that has sent messages, with their number.
+    senders: SmallVec<[(BodyAttempt, u32); 1]>,
 }
 
 #[derive(Default)]
 struct Topic {
+    /// Whether the messages that were kept before the execution began have been forwarded.
+    is_complete: bool,
     /// The calls that wait for a message, in the order in which they began.
     receivers: VecDeque<usize>,
     /// The messages that no call has taken, by number.
@@ -34,6 +42,36 @@ struct Taken {
 pub(crate) struct Received(Vec<i64>);
 
 impl Mailbox {
+    /// Whether the messages of a topic that were kept before the execution began have been forwarded.
+    pub(crate) fn is_complete(&self, topic: &str) -> bool {
+        self.topics.get(topic).is_some_and(|topic| topic.is_complete)
+    }
+
+    /// Notes that a topic is [complete](Self::is_complete).
+    pub(crate) fn set_complete(&mut self, topic: &Arc<str>) {
+        self.topics.entry(topic.clone()).or_default().is_complete = true;
+    }
+
+    /// Returns the number of the next message that an attempt of a step sends, from 1.
+    pub(crate) fn count_sent(&mut self, attempt: BodyAttempt) -> u32 {
+        let last = self.senders.iter_mut().find(|(other, _)| other.call == attempt.call);
+        match last {
+            Some((other, count)) if *other == attempt => {
+                *count += 1;
+                *count
+            }
+            Some(last) => {
+                // the earlier attempt sends no more
+                *last = (attempt, 1);
+                1
+            }
+            None => {
+                self.senders.push((attempt, 1));
+                1
+            }
+        }
+    }
+
     /// Adds a call to the receivers of a topic.
     pub(crate) fn add_receiver(&mut self, topic: &Arc<str>, call: usize) {
         self.topics.entry(topic.clone()).or_default().receivers.push_back(call);

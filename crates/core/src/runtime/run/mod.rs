@@ -75,8 +75,9 @@ pub(crate) struct Run {
     is_polled: AtomicBool,
     /// Whether a Write was staged during a poll without waking an idle committer.
     is_wake_pending: AtomicBool,
-    /// Whether the code has asked for a [`StreamWriter`](crate::StreamWriter), so that steps may write to streams.
-    pub(crate) has_stream_writers: AtomicBool,
+    /// Whether the code has asked for a [`StreamWriter`](crate::StreamWriter) or a [`MessageSender`](crate::MessageSender),
+    /// which the bodies of steps use.
+    pub(crate) has_body_calls: AtomicBool,
     /// Number of heartbeats that were sent before the run was made.
     heartbeats_before: u64,
     /// Whether the run is pausing.
@@ -231,7 +232,7 @@ impl Run {
             is_woken: AtomicBool::new(false),
             is_polled: AtomicBool::new(false),
             is_wake_pending: AtomicBool::new(false),
-            has_stream_writers: AtomicBool::new(false),
+            has_body_calls: AtomicBool::new(false),
             heartbeats_before,
             is_pausing: AtomicBool::new(false),
             pausing: Notify::new(),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Run;
+use super::call::BodyAttempt;
 use crate::commit::Lsn;
 use crate::error::Error;
-use crate::path::Path;
 use crate::payload::Payload;
 use crate::store::{Append, StreamEntry, StreamQuery, Write};
 use crate::text::quote;
@@ -23,16 +23,7 @@ struct StreamEnd {
     next: i64,
     is_closed: bool,
     /// The last attempt of each call that has written, with the offset of its first entry.
-    attempts: SmallVec<[(WritingAttempt, i64); 1]>,
-}
-
-/// An attempt of a step that writes to a stream: the id of its call, its number and its path. A later call may get the id of
-/// an ended one.
-#[derive(Clone, PartialEq)]
-pub(crate) struct WritingAttempt {
-    pub(crate) call: usize,
-    pub(crate) number: u32,
-    pub(crate) path: Path,
+    attempts: SmallVec<[(BodyAttempt, i64); 1]>,
 }
 
 impl RunStreams {
@@ -88,7 +79,7 @@ impl Run {
     pub(crate) fn append(
         &self,
         stream: &Arc<str>,
-        attempt: &WritingAttempt,
+        attempt: &BodyAttempt,
         value: Payload,
         reserved: u32,
     ) -> Result<Option<Lsn>, Error> {

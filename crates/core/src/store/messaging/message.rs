@@ -1,4 +1,5 @@
-//! [`Message`]: the Write that sends a value to an execution; [`PendingMessage`]: a message that was not received yet.
+//! [`Message`]: the Write that sends a value to an execution; [`PendingMessage`]: a message that was not received yet;
+//! [`Forward`]: the Write that moves kept messages to their execution.
 
 use std::sync::Arc;
 
@@ -12,7 +13,8 @@ pub const MAX_PENDING_LOADED: usize = 100;
 /// The Write that sends a message to an execution.
 ///
 /// The first of these conditions that holds decides the outcome, after all other Writes of the flush:
-/// - The execution does not exist: [`NotFound`](crate::store::Outcome::NotFound).
+/// - The execution does not exist: [`NotFound`](crate::store::Outcome::NotFound). An [address](Key::is_address) counts as an
+///   execution that never ends.
 /// - A message with this id was sent to the execution before: [`AlreadySent`](crate::store::Outcome::AlreadySent).
 /// - The execution has ended: [`Ended`](crate::store::Outcome::Ended).
 /// - Otherwise: [`Applied`](crate::store::Outcome::Applied).
@@ -21,7 +23,7 @@ pub const MAX_PENDING_LOADED: usize = 100;
 /// numbers; the messages of one flush are numbered in the order of its Writes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
-    /// The key of the execution to which the message is sent.
+    /// The key of the execution to which the message is sent, or an address, at which it is kept.
     pub execution: Key,
     /// The topic; empty for the default topic.
     pub topic: Arc<str>,
@@ -34,6 +36,17 @@ pub struct Message {
     pub sent_at: Timestamp,
     /// Whether an execution sends the message. Its worker drops the Write when it loses the execution.
     pub is_owned: bool,
+}
+
+/// The Write that moves the messages that are kept at an address to an execution. They keep their numbers, so they are
+/// received before messages that were sent to the execution later. Their ids are moved, too. A Forward is applied before
+/// the messages of its flush are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// The address of the execution's workflow_id.
+    pub address: Key,
+    /// The key of the execution.
+    pub execution: Key,
 }
 
 impl Message {

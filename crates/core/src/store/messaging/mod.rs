@@ -6,6 +6,6 @@ mod stream;
 mod wait;
 
 pub use event::{Event, EventQuery};
-pub use message::{MAX_PENDING_LOADED, Message, PendingMessage};
+pub use message::{Forward, MAX_PENDING_LOADED, Message, PendingMessage};
 pub use stream::{Append, MAX_ENTRIES_LOADED, StreamEntry, StreamQuery};
 pub use wait::Wait;

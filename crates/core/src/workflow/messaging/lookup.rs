@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::Error;
+use crate::key::Key;
 use crate::runtime::run::Run;
 use crate::runtime::run::call::Call;
 use crate::runtime::run::item_lookup::key_of_text;
@@ -22,6 +23,17 @@ where
         Err(Error::NotFound { .. }) => {
             wait_relatives_durable(&call.run, workflow_id).await;
             search(call, &query).await
+        }
+        found => found,
+    }
+}
+
+/// Returns the key of the execution with this workflow_id, to which a step of this run sends a message.
+pub(super) async fn find(run: &Arc<Run>, workflow_id: &str) -> Result<Key, Error> {
+    match run.engine.find_receiver(workflow_id).await {
+        Err(Error::NotFound { .. }) => {
+            wait_relatives_durable(run, workflow_id).await;
+            run.engine.find_receiver(workflow_id).await
         }
         found => found,
     }

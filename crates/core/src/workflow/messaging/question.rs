@@ -23,7 +23,7 @@ use crate::runtime::run::replay::CallKind;
 use crate::workflow::context::Context;
 use crate::workflow::messaging::get_event::get_event;
 use crate::workflow::messaging::receive::receive;
-use crate::workflow::messaging::send::send;
+use crate::workflow::messaging::send::{OutgoingMessage, send};
 use crate::workflow::messaging::set_event::set_event;
 
 /// A question that an execution has received. [`Context::answer`] and [`Context::refuse`] answer it.
@@ -171,7 +171,8 @@ impl AskCalls {
     ) -> Result<Option<Payload>, Failure> {
         let Self { id, topic, asking, waiting } = self;
         let question = value.map(|value| encode_question(id, &value));
-        send(&asking, workflow_id, question, topic).await?;
+        let message = OutgoingMessage { topic, ..OutgoingMessage::new(workflow_id.to_owned(), question) };
+        send(&asking, message).await?;
         let waiting = Call::begin(&asking.run, waiting, &answer_event(id).into(), CallKind::GetEvent, None);
         let Some(encoded) = get_event(&waiting, workflow_id, timeout).await? else { return Ok(None) };
         match decode_answer(&encoded) {

@@ -11,12 +11,13 @@ use serde::de::DeserializeOwned;
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::failure::Failure;
+use crate::key::Key;
 use crate::payload::Payload;
 use crate::runtime::messaging::{DEFAULT_TOPIC, check_topic};
 use crate::runtime::run::call::{Call, WaitingFor};
 use crate::runtime::run::mailbox::Received;
 use crate::runtime::run::replay::CallKind;
-use crate::store::{CheckpointKind, MAX_PENDING_LOADED, PendingMessage};
+use crate::store::{CheckpointKind, MAX_PENDING_LOADED, PendingMessage, Write};
 use crate::workflow::context::Context;
 use crate::workflow::messaging::change::wait_for_change;
 use crate::workflow::sleep::due_at_after;
@@ -109,6 +110,8 @@ pub(crate) async fn receive(
     timeout: Option<Duration>,
 ) -> Result<Option<Payload>, Failure> {
     if let Some(recorded) = call.wait_recorded().await {
+        // the run that has received here has forwarded the kept messages before
+        call.run.state().calls.mailbox().set_complete(topic);
         return match recorded.kind {
             CheckpointKind::Message => Ok(Some(call.fetch(recorded.outcome).await)),
             CheckpointKind::Failed => Err(recorded.outcome.to_failure()),
@@ -122,6 +125,7 @@ pub(crate) async fn receive(
     run.state().calls.mailbox().add_receiver(topic, call.id());
     let message = {
         let receiver = Receiver { call, topic };
+        receiver.forward_kept().await;
         receiver.wait(until).await
     };
     match message {
@@ -144,6 +148,27 @@ struct Receiver<'c> {
 }
 
 impl Receiver<'_> {
+    /// Moves the messages of the topic that were kept for the workflow_id to this execution, unless the topic is complete.
+    async fn forward_kept(&self) {
+        let Self { call, topic } = *self;
+        let run = &call.run;
+        let Some(id) = &run.given_id else { return };
+        if run.state().calls.mailbox().is_complete(topic) {
+            return;
+        }
+        // a sender that does not find the execution keeps its message, and looks again: the execution must be found then,
+        // or the message here
+        if let Some(lsn) = run.start_lsn() {
+            run.lane().wait_durable(lsn).await;
+        }
+        let forward = run.engine.new_forward(id, run.key);
+        if !self.find_messages(forward.address).await.is_empty() {
+            let Some(lsn) = run.stage(Write::Forward(forward), 0) else { return };
+            run.lane().wait_durable(lsn).await;
+        }
+        run.state().calls.mailbox().set_complete(topic);
+    }
+
     /// Waits for a message until a time; `None` if none has come.
     async fn wait(&self, until: Option<Timestamp>) -> Option<PendingMessage> {
         let run = &self.call.run;
@@ -183,16 +208,20 @@ impl Receiver<'_> {
         let mut load = Load { receiver: self, received: None };
         load.received =
             Some(run.state().calls.mailbox().begin_load(self.topic, |lsn| run.lane().is_settled(lsn)));
-        let engine = &run.engine;
-        let query = || async { engine.message_loads.load((run.key, self.topic.clone())).await };
+        let messages = self.find_messages(run.key).await;
+        let count = messages.len();
+        if let Some(received) = load.received.take() {
+            run.state().calls.mailbox().finish_load(self.topic, messages, &received);
+        }
+        count
+    }
+
+    /// Returns the pending messages of the topic that were sent to an execution, or are kept at an address.
+    async fn find_messages(&self, receiver: Key) -> Vec<PendingMessage> {
+        let engine = &self.call.run.engine;
+        let query = || async { engine.message_loads.load((receiver, self.topic.clone())).await };
         match engine.query_with_retry(query).await {
-            Ok(messages) => {
-                let count = messages.len();
-                if let Some(received) = load.received.take() {
-                    run.state().calls.mailbox().finish_load(self.topic, messages, &received);
-                }
-                count
-            }
+            Ok(messages) => messages,
             // the engine is ending, and requeues the execution
             Err(Error::Unavailable(_)) => std::future::pending().await,
             Err(error) => self.call.park(error.to_string()).await,

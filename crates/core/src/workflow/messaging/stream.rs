@@ -1,6 +1,5 @@
 //! Streams in the code of workflows and of their steps: [`WriteStream`], and [`StreamWriter`] for steps.
 
-use std::cell::RefCell;
 use std::future::IntoFuture;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,11 +13,10 @@ use crate::payload::Payload;
 use crate::runtime::messaging::streams::{check_stream_name, check_stream_value};
 use crate::runtime::run::Run;
 use crate::runtime::run::call::Call;
-use crate::runtime::run::chunks::reserve_row;
 use crate::runtime::run::replay::CallKind;
-use crate::runtime::run::streams::WritingAttempt;
 use crate::store::CheckpointKind;
 use crate::workflow::context::Context;
+use crate::workflow::messaging::step_scope::StepScope;
 
 /// A durable call that writes a value to a stream, or closes it. Made by [`Context::write_stream`] or
 /// [`Context::close_stream`].
@@ -35,19 +33,6 @@ pub struct WriteStream<'c> {
 pub struct StreamWriter {
     run: Arc<Run>,
     stream: Arc<str>,
-}
-
-/// An attempt of a step whose body runs: streams of its execution can be written.
-#[derive(Clone)]
-pub struct StepScope {
-    run: Arc<Run>,
-    call: usize,
-    attempt: u32,
-}
-
-thread_local! {
-    /// The attempt whose body this thread polls.
-    static CURRENT: RefCell<Option<StepScope>> = const { RefCell::new(None) };
 }
 
 impl Context {
@@ -78,7 +63,7 @@ impl Context {
 
     /// Returns a writer with which the steps of this execution write to a stream. This is no durable call.
     pub fn stream_writer(&mut self, stream: impl Into<Arc<str>>) -> StreamWriter {
-        self.run.has_stream_writers.store(true, SeqCst);
+        self.run.has_body_calls.store(true, SeqCst);
         StreamWriter { run: self.run.clone(), stream: stream.into() }
     }
 
@@ -145,63 +130,12 @@ impl StreamWriter {
     /// The call fails outside of the body of a step of this execution (the tasks that a body spawns count as outside), if
     /// no stream can have the name, if the stream is closed, or if the value has more than 64 KiB or cannot be encoded.
     pub async fn write<T: Serialize + ?Sized>(&self, value: &T) -> Result<(), Failure> {
-        let scope = CURRENT.with_borrow(Clone::clone).filter(|scope| Arc::ptr_eq(&scope.run, &self.run));
-        let Some(scope) = scope else {
+        let Some(scope) = StepScope::current(&self.run) else {
             let reason =
                 "a StreamWriter writes in the body of a step; in the code of the workflow, call write_stream";
             return Err(Error::Invalid { input: "stream", reason: reason.to_owned() }.to_failure());
         };
         let value = Payload::encode(value).map_err(|error| error.to_failure())?;
         scope.write(&self.stream, value).await.map_err(|error| error.to_failure())
-    }
-}
-
-impl StepScope {
-    pub(crate) fn new(call: &Call, attempt: u32) -> Self {
-        Self { run: call.run.clone(), call: call.id(), attempt }
-    }
-
-    /// Appends a value that the attempt writes to a stream; see [`StreamWriter::write`].
-    ///
-    /// # Errors
-    ///
-    /// - [`Error::Invalid`] if no stream can have the name, if the stream is closed, or if the value is too large.
-    /// - The error of the store if the end of the stream cannot be found.
-    pub async fn write(&self, stream: &Arc<str>, value: Payload) -> Result<(), Error> {
-        let run = &self.run;
-        check_stream_name(stream)?;
-        check_stream_value(stream, &value)?;
-        run.stage_row();
-        match run.open_stream(stream).await {
-            // the engine is ending, and requeues the execution
-            Err(Error::Unavailable(_)) => return std::future::pending().await,
-            opened => opened?,
-        }
-        let path = run.state().calls.get(self.call).map(|call| call.path.clone());
-        // without a call, the attempt was abandoned
-        let Some(path) = path else { return std::future::pending().await };
-        let reserved = reserve_row(run.lane(), &value, stream.len()).await;
-        let attempt = WritingAttempt { call: self.call, number: self.attempt, path };
-        match run.append(stream, &attempt, value, reserved)? {
-            Some(_) => Ok(()),
-            // another worker continues the execution, or the engine is ending
-            None => std::future::pending().await,
-        }
-    }
-
-    /// Polls the body of the attempt, which may write to streams meanwhile.
-    pub(crate) fn poll<F: Future + ?Sized>(
-        &self,
-        body: Pin<&mut F>,
-        cx: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<F::Output> {
-        struct Restore(Option<StepScope>);
-        impl Drop for Restore {
-            fn drop(&mut self) {
-                CURRENT.set(self.0.take());
-            }
-        }
-        let _restore = Restore(CURRENT.replace(Some(self.clone())));
-        body.poll(cx)
     }
 }
