@@ -41,10 +41,10 @@ async fn message_is_sent_to_a_suspended_execution() {
     assert_eq!(shown["waits"], serde_json::json!([{ "kind": "message", "topic": "default" }]));
     let sent = output_of(&store, &["message", "send", "order-7", "{\"n\": [1, null]}"]);
     assert_eq!(sent, "order-7: sent\n");
-    for _ in 0..2 {
+    for effect in ["sent", "sent before"] {
         let arguments = ["message", "send", "order-7", "true", "--topic", "approval", "--id", "m1", "--json"];
         let sent: Value = serde_json::from_str(&output_of(&store, &arguments)).unwrap();
-        assert_eq!(sent, serde_json::json!({ "workflow_id": "order-7", "result": "sent" }));
+        assert_eq!(sent, serde_json::json!({ "workflow_id": "order-7", "result": effect }));
     }
     assert_eq!(handle.result().await.unwrap(), [serde_json::json!({ "n": [1, null] }), true.into()]);
     let error = error_of(&store, 4, &["message", "send", "order-7", "1"]);
@@ -55,5 +55,12 @@ async fn message_is_sent_to_a_suspended_execution() {
     assert!(error.contains("the value of the message") && error.contains("'\"yes\"'"), "{error}");
     let error = error_of(&store, 1, &["message", "send", "order-7", "1", "--topic", ""]);
     assert!(error.contains("topic: must not be empty"), "{error}");
+    let kept = output_of(&store, &["message", "send", "order-8", "7", "--keep"]);
+    assert_eq!(kept, "order-8: kept\n");
+    output_of(&store, &["message", "send", "order-8", "8", "--topic", "approval", "--keep"]);
+    let received = engine.run(&collect, ()).workflow_id("order-8").await.unwrap();
+    assert_eq!(received, [7.into(), Value::from(8)]);
+    let error = error_of(&store, 1, &["message", "send", "order#8", "7", "--keep"]);
+    assert!(error.contains("no message can be kept for \"order#8\""), "{error}");
     engine.shutdown(GRACE).await.unwrap();
 }
