@@ -25,6 +25,9 @@ help: ## Show this help
 .venv/ready-to-test: .venv/ready python/requirements-test.txt
 	python/set-up requirements-test.txt ready-to-test
 
+.venv/chromium/ready: python/set-up-chromium | .venv/ready
+	python/set-up-chromium
+
 .PHONY: python
 python: .venv/ready ## Build the Python package and install it into .venv
 	.venv/bin/maturin develop --release $(CARGO_FLAGS) --manifest-path python/Cargo.toml
@@ -64,7 +67,7 @@ reference: .venv/ready ## Make docs/reference/python.md of the docstrings
 	@mv docs/reference/python.md.new docs/reference/python.md
 
 .PHONY: test
-test: python .venv/ready-to-test ## Run all tests, on memory, SQLite and Postgres
+test: python .venv/ready-to-test .venv/chromium/ready ## Run all tests, on memory, SQLite and Postgres
 	RUST_BACKTRACE=0 tests/with-postgres $(MAKE) --no-print-directory test-rust test-python
 
 .PHONY: test-rust

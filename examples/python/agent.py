@@ -100,17 +100,27 @@ async def page() -> HTMLResponse:
 
 PAGE = """\
 <!doctype html>
+<html lang="en">
 <title>Agent</title>
-<form><input name="question" value="Do I need an umbrella?" size="40"> <button>Ask</button></form>
-<p id="answer"></p>
-<p id="state"></p>
+<main>
+<h1>Agent</h1>
+<form>
+  <label>Question <input name="question" value="Do I need an umbrella?" size="40" required></label>
+  <button>Ask</button>
+</form>
+<section aria-label="Answer"><p id="answer"></p></section>
+<p id="state" role="status"></p>
+</main>
 <script>
 const show = (id, text) => { document.getElementById(id).textContent = text }
+let source
 
 function follow(workflowId) {
+  // the page shows one answer at a time
+  source?.close()
   // the words of each step, with the attempt that wrote them
   const steps = new Map()
-  const source = new EventSource("/answers/" + workflowId)
+  source = new EventSource("/answers/" + workflowId)
   source.onmessage = (event) => {
     const { step, attempt, word } = JSON.parse(event.data)
     // an attempt that has failed, or whose process died, left words that do not count
@@ -119,21 +129,29 @@ function follow(workflowId) {
     show("answer", [...steps.values()].map(({ words }) => words.join(" ")).join(" "))
   }
   source.onopen = () => show("state", "the agent answers")
-  source.onerror = () => {
+  source.onerror = (event) => {
     show("state", "the connection is lost; it continues by itself")
     // a browser may stop its attempts while the service is down
-    if (source.readyState === EventSource.CLOSED) setTimeout(() => follow(workflowId), 1000)
+    if (event.target.readyState === EventSource.CLOSED) {
+      setTimeout(() => { if (event.target === source) follow(workflowId) }, 1000)
+    }
   }
   source.addEventListener("end", () => { source.close(); show("state", "done") })
 }
 
 document.querySelector("form").onsubmit = async (event) => {
   event.preventDefault()
-  const question = new FormData(event.target).get("question")
-  const response = await fetch("/answers?" + new URLSearchParams({ question }), { method: "POST" })
-  location.hash = (await response.json()).workflow_id
-  follow(location.hash.slice(1))
+  const query = new URLSearchParams(new FormData(event.target))
+  try {
+    const response = await fetch("/answers?" + query, { method: "POST" })
+    location.hash = (await response.json()).workflow_id
+    show("answer", "")
+    follow(location.hash.slice(1))
+  } catch {
+    show("state", "the service is down; ask again")
+  }
 }
 if (location.hash) follow(location.hash.slice(1))
 </script>
+</html>
 """

@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,8 +16,10 @@ from watched_process import HANG_TIMEOUT
 class WebServer:
     """A uvicorn server of an app, with one worker or several. The constructor returns when it serves."""
 
-    def __init__(self, app: str, folder: pathlib.Path, workers: int, environment: dict[str, str]) -> None:
-        command = [sys.executable, "-m", "uvicorn", app, "--host", "127.0.0.1", "--port", "0"]
+    def __init__(
+        self, app: str, folder: pathlib.Path, workers: int, port: int, environment: dict[str, str]
+    ) -> None:
+        command = [sys.executable, "-m", "uvicorn", app, "--host", "127.0.0.1", "--port", str(port)]
         if workers > 1:
             command += ["--workers", str(workers)]
         self.process = subprocess.Popen(
@@ -48,11 +51,23 @@ class WebServer:
 
 
 @contextlib.contextmanager
-def web_server(app: str, folder: pathlib.Path, workers: int = 1, **environment: str) -> Iterator[WebServer]:
-    """Starts a server. The end kills it if it still runs."""
-    server = WebServer(app, folder, workers, environment)
+def web_server(
+    app: str, folder: pathlib.Path, workers: int = 1, port: int = 0, **environment: str
+) -> Iterator[WebServer]:
+    """Starts a server, by default on any free port. The end kills it if it still runs."""
+    server = WebServer(app, folder, workers, port, environment)
     with server.process:
         try:
             yield server
         finally:
             server.process.kill()
+
+
+@contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """Reserves a port for servers that run one after the other. While none runs, connections are refused."""
+    with socket.socket() as reservation:
+        # the servers bind with the same option
+        reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reservation.bind(("127.0.0.1", 0))
+        yield reservation.getsockname()[1]
