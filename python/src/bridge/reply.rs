@@ -9,7 +9,7 @@ use stepfast::store::{
     DeadLetter, Event, Execution, Page, Record, RequestResult, StreamEntry, WorkerOverview,
 };
 use stepfast::{
-    BatchCounts, BulkResult, Error, Failure, ItemResult, Payload, QuestionId, ScheduleView, TokenAnswer,
+    BatchCounts, BulkResult, Error, Failure, ItemResult, Payload, QuestionId, ScheduleView, Sent, TokenAnswer,
 };
 
 use crate::bridge::batch::handle::BatchHandle;

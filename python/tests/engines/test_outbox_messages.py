@@ -14,9 +14,9 @@ from stepfast import (
     Client,
     Engine,
     InvalidArgument,
-    NotFound,
     Outbox,
     Status,
+    WorkflowFailed,
     receive,
     workflow,
 )
@@ -67,7 +67,7 @@ def test_message_of_outbox_for_missing_receiver_can_be_kept_or_resumed(url: str)
     with Engine(url) as engine:
         assert wait_for_output(engine, kept) is None
         # both messages were taken from the inbox together
-        with pytest.raises(NotFound, match="missing"):
+        with pytest.raises(WorkflowFailed, match="missing.*SF-0004"):
             engine.get(failed).result()
         assert engine.show(failed).execution.status == Status.FAILED
         assert engine.run(receives_from_outbox.options(workflow_id="later"), 1) == [1]

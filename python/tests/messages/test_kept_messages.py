@@ -129,22 +129,28 @@ def test_async_engine_keeps_messages(url: str) -> None:
 
 
 def test_workflows_keep_messages(url: str) -> None:
-    with Engine(url) as engine:
-        engine.run(keeps_messages, "a")
-        engine.run(keeps_messages_async, "b")
-        assert engine.run(receives_kept.options(workflow_id="a"), 2) == [1, 2]
-        assert sorted(engine.run(receives_kept.options(workflow_id="b"), 2)) == [1, 2]
+    async def keep() -> None:
+        async with AsyncEngine(url) as engine:
+            await engine.run(keeps_messages, "a")
+            await engine.run(keeps_messages_async, "b")
+            assert await engine.run(receives_kept.options(workflow_id="a"), 2) == [1, 2]
+            assert sorted(await engine.run(receives_kept.options(workflow_id="b"), 2)) == [1, 2]
+
+    asyncio.run(keep())
 
 
 @pytest.mark.parametrize("sender", [sends_in_its_step, sends_in_its_async_step, sends_in_its_thread])
 def test_step_sends_once_in_all_attempts(url: str, sender: Any) -> None:
+    async def run() -> None:
+        async with AsyncEngine(url) as engine:
+            handle = await engine.start(receives_kept.options(workflow_id="r"), 3)
+            assert await engine.run(sender, "r") == "sent"
+            assert len(attempts) == 2
+            await handle.send(3, topic="t")
+            assert await handle.result() == [1, 2, 3]
+
     attempts.clear()
-    with Engine(url) as engine:
-        handle = engine.start(receives_kept.options(workflow_id="r"), 3)
-        assert engine.run(sender, "r") == "sent"
-        assert len(attempts) == 2
-        handle.send(3, topic="t")
-        assert handle.result() == [1, 2, 3]
+    asyncio.run(run())
 
 
 def test_wrong_kept_messages_are_refused(url: str) -> None:

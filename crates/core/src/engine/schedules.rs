@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use uuid::Uuid;
 
 use crate::attributes::Attributes;
@@ -33,8 +34,11 @@ const MAX_BACKFILLED: usize = 10_000;
 /// Lateness from which a schedule seems to have no worker.
 const MAX_LATENESS: Duration = Duration::from_secs(60);
 
-/// Number of schedules that are loaded at a time.
+/// Number of schedules on a page.
 const PAGE: usize = 100;
+
+/// Number of schedules of a page that are loaded at the same time.
+const LOADS: usize = 16;
 
 impl Engine {
     /// Creates a schedule, or changes the one that has its name. When the call returns, the change is durable. A worker
@@ -117,9 +121,13 @@ impl Engine {
         loop {
             let page = self.list(&filter).await?.executions;
             let names = page.iter().filter_map(|it| it.given_id.as_deref()?.strip_prefix("schedule:"));
-            for name in names {
-                views.extend(view(&self.inner, name).await?);
-            }
+            let names: Vec<String> = names.map(str::to_owned).collect();
+            let load = |name: String| {
+                let engine = self.inner.clone();
+                async move { view(&engine, &name).await }
+            };
+            let loads = stream::iter(names.into_iter().map(load)).buffered(LOADS);
+            views.extend(loads.try_collect::<Vec<_>>().await?.into_iter().flatten());
             filter.after = page.last().map(|it| it.key);
             if page.len() < PAGE {
                 break;
