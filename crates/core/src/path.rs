@@ -1,6 +1,7 @@
 //! [`Path`]: the structural position of a durable call in its execution.
 
 use std::fmt;
+use std::ops::Range;
 
 use smallvec::SmallVec;
 
@@ -77,6 +78,11 @@ impl Path {
             1..=MIN_PART_NUMBER => Some(Self::root().child(MIN_PART_NUMBER + part - 1)),
             _ => None,
         }
+    }
+
+    /// Returns the range of the paths of all parts after the first one.
+    pub(crate) fn later_parts() -> Range<Self> {
+        Self::root().child(MIN_PART_NUMBER)..Self::root().child(MIN_TASK_NUMBER)
     }
 
     /// Returns the part of its execution to which the call belongs.

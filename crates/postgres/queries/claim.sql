@@ -115,11 +115,22 @@ WITH due AS MATERIALIZED (
     SELECT c.*, k.is_any, i.item_count, sum(c.bytes + k.bytes + coalesce(i.bytes, 0)) OVER (ORDER BY c.n) AS total
     FROM candidates AS c
     CROSS JOIN LATERAL (
+        -- the begin of the last part, as in checkpoints_of_part.sql
+        SELECT coalesce((
+            SELECT p.path FROM checkpoints AS p
+            WHERE c.has_begun AND p.execution = c.key
+              AND p.path >= '\xfa800000'::bytea AND p.path < '\xfb'::bytea AND p.kind = 12
+            ORDER BY p.path DESC LIMIT 1), ''::bytea) AS path
+        OFFSET 0
+    ) AS b
+    CROSS JOIN LATERAL (
         -- CLAIMED_ROW_BYTES of the core for each row
         SELECT count(*) > 0 AS is_any, coalesce(sum(300 + octet_length(r.value)), 0) AS bytes
-        FROM (SELECT p.outcome AS value FROM checkpoints AS p WHERE c.has_begun AND p.execution = c.key
+        FROM (SELECT p.outcome AS value FROM checkpoints AS p
+              WHERE c.has_begun AND p.execution = c.key AND p.path >= b.path
               UNION ALL
-              SELECT a.failure FROM attempts AS a WHERE c.has_begun AND a.execution = c.key) AS r (value)
+              SELECT a.failure FROM attempts AS a
+              WHERE c.has_begun AND a.execution = c.key AND a.path >= b.path) AS r (value)
     ) AS k
     LEFT JOIN LATERAL (
         -- CLAIMED_ITEM_BYTES of the core for each item, beside the packs and the rows of all items

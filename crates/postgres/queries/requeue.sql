@@ -31,12 +31,22 @@ WITH listed AS MATERIALIZED (
 ), remaining AS MATERIALIZED (
     SELECT r.lane, r.number FROM running AS r WHERE r.key NOT IN (SELECT c.key FROM chosen AS c)
 ), counted AS MATERIALIZED (
+    -- a number that grows with each checkpoint and each attempt; only the last part is read, as in checkpoints_of_part.sql
     SELECT c.*,
            CASE WHEN $2::boolean
-                THEN (SELECT count(*) FROM checkpoints AS p WHERE p.execution = c.key)
-                     + (SELECT count(*) FROM attempts AS a WHERE a.execution = c.key)
+                THEN coalesce((SELECT max(p.order_no) FROM checkpoints AS p
+                               WHERE p.execution = c.key AND p.path >= b.path), 0)::bigint * 65536
+                     + least(65535, (SELECT count(*) FROM attempts AS a WHERE a.execution = c.key AND a.path >= b.path))
                 ELSE c.progress END AS recorded
     FROM chosen AS c
+    CROSS JOIN LATERAL (
+        SELECT coalesce((
+            SELECT p.path FROM checkpoints AS p
+            WHERE $2::boolean AND p.execution = c.key
+              AND p.path >= '\xfa800000'::bytea AND p.path < '\xfb'::bytea AND p.kind = 12
+            ORDER BY p.path DESC LIMIT 1), ''::bytea) AS path
+        OFFSET 0
+    ) AS b
 ), judged AS MATERIALIZED (
     SELECT c.*,
            CASE WHEN NOT $2::boolean THEN c.strikes

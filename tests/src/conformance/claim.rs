@@ -13,8 +13,9 @@ use stepfast_core::store::{
 };
 
 use crate::fixtures::builders::{
-    at, attempt, awaiting, cancel, checkpoint, completed, keys, parked, payload, pending_sleeps, queued,
-    running, sleeping, start, start_in, start_queued, start_running, transition, write,
+    at, attempt, awaiting, cancel, checkpoint, completed, continuation, keys, parked, part_path, payload,
+    pending_sleeps, queued, running, sleeping, start, start_in, start_queued, start_running, transition,
+    write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -31,6 +32,7 @@ super::cases![
     claim_takes_at_least_one_execution_of_any_size,
     claim_takes_at_most_its_bytes,
     rows_count_towards_the_bytes_of_a_claim,
+    rows_of_earlier_parts_do_not_count_towards_the_bytes_of_a_claim,
     claim_with_limit_zero_takes_nothing,
     claim_succeeds_after_empty_claims,
     sleeper_without_due_time_is_not_claimed,
@@ -186,8 +188,7 @@ async fn claim_returns_the_whole_record(fixture: &dyn StoreFixture) {
 async fn claim_returns_the_last_part_of_an_execution(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [continued, plain] = keys();
-    // the paths of the parts after the first one begin with the number 2^23
-    let part = |part: u32| Path::root().child((1 << 23) + part - 1);
+    let part = part_path;
     let at_path = |path: Path, kind: CheckpointKind, order: u32| {
         let recorded = checkpoint(continued, order, &format!("value {order}"));
         Checkpoint { path, kind, order, ..recorded }
@@ -289,6 +290,19 @@ async fn rows_count_towards_the_bytes_of_a_claim(fixture: &dyn StoreFixture) {
         assert!((2..=3).contains(&count), "{count} claimed");
         total += count;
     }
+}
+
+async fn rows_of_earlier_parts_do_not_count_towards_the_bytes_of_a_claim(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    for key in keys::<3>() {
+        let steps = (1..=50).map(|n| Write::Checkpoint(checkpoint(key, n, "")));
+        let failed = (1..=50).map(|n| Write::Attempt(attempt(key, n, 1)));
+        let continued = Write::Checkpoint(continuation(key, 1, 51));
+        worker.apply([start_running(key), continued].into_iter().chain(steps).chain(failed).collect()).await;
+        worker.apply(vec![transition(key, queued())]).await;
+    }
+    let claim = Claim { max_bytes: 50 * CLAIMED_ROW_BYTES, ..worker.new_claim(10) };
+    assert_eq!(worker.try_claim(&claim).await.unwrap().len(), 3);
 }
 
 async fn claim_with_limit_zero_takes_nothing(fixture: &dyn StoreFixture) {

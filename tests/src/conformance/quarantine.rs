@@ -8,7 +8,8 @@ use stepfast_core::store::{
 };
 
 use crate::fixtures::builders::{
-    attempt, cancel, checkpoint, completed, ended, keys, resume, start, start_queued, transition, write,
+    attempt, cancel, checkpoint, completed, continuation, ended, keys, resume, start, start_queued,
+    transition, write,
 };
 use crate::fixtures::registration::heartbeat_and_take_over;
 use crate::{StoreFixture, Worker};
@@ -16,6 +17,7 @@ use crate::{StoreFixture, Worker};
 super::cases![
     execution_enters_quarantine_after_three_strikes,
     new_checkpoint_or_attempt_clears_strikes,
+    continuation_clears_strikes,
     requeue_counts_no_strike,
     strike_counts_only_for_execution_tried_alone,
     quarantine_delay_grows_with_each_strike,
@@ -82,6 +84,30 @@ async fn new_checkpoint_or_attempt_clears_strikes(fixture: &dyn StoreFixture) {
         let row = worker.execution(key).await;
         assert_eq!((row.recoveries, row.strikes), (5, 1));
     }
+}
+
+/// The last part may have fewer rows than the parts before.
+async fn continuation_clears_strikes(fixture: &dyn StoreFixture) {
+    let survivor = Worker::register(&fixture.second_store().await).await;
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [key] = keys();
+    worker.apply(vec![start_queued(key)]).await;
+    assert_eq!(worker.claim(10).await.len(), 1);
+    worker.apply((1..=20).map(|n| Write::Checkpoint(checkpoint(key, n, "x"))).collect()).await;
+    worker.apply((1..=20).map(|n| Write::Attempt(attempt(key, 21, n))).collect()).await;
+    replace_dead_worker(fixture, &mut worker, &survivor).await;
+    for part in 1..=4 {
+        assert_eq!(worker.claim(10).await.len(), 1, "the execution is in quarantine");
+        worker.apply(vec![Write::Checkpoint(continuation(key, part, 20 + part))]).await;
+        replace_dead_worker(fixture, &mut worker, &survivor).await;
+        assert_eq!(worker.execution(key).await.strikes, 1);
+    }
+    for strikes in 2..=QUARANTINE_STRIKES {
+        assert_eq!(worker.claim(10).await.len(), 1);
+        replace_dead_worker(fixture, &mut worker, &survivor).await;
+        assert_eq!(worker.execution(key).await.strikes, strikes);
+    }
+    assert!(worker.claim(10).await.is_empty());
 }
 
 async fn requeue_counts_no_strike(fixture: &dyn StoreFixture) {

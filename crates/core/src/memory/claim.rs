@@ -137,7 +137,7 @@ impl Tables {
         reply: &mut ClaimReply,
         counters: &Counters,
     ) -> bool {
-        let Some(record) = self.record(key, Detail::Full) else { return false };
+        let Some(record) = self.record(key, Detail::LastPart) else { return false };
         *bytes += record.claim_bytes();
         if reply.records.len() >= claim.limit || (*bytes > claim.max_bytes && !reply.records.is_empty()) {
             return false;

@@ -14,9 +14,9 @@ use crate::queue::fairness::FairShare;
 use crate::queue::{DEFAULT_QUEUE, Placement, QueueRow};
 use crate::store::counters::{Counters, Table};
 use crate::store::{
-    Attempt, Checkpoint, Detail, Execution, GraphRow, Outcome, Pack, PendingMessage, QUARANTINE_STRIKES,
-    Record, RequestKind, State, Status, StoreError, StreamEntry, Wait, WorkerId, WorkerInfo, next_strikes,
-    quarantine_delay,
+    Attempt, Checkpoint, CheckpointKind, Detail, Execution, GraphRow, Outcome, Pack, PendingMessage,
+    QUARANTINE_STRIKES, Record, RequestKind, State, Status, StoreError, StreamEntry, Wait, WorkerId,
+    WorkerInfo, next_strikes, quarantine_delay,
 };
 
 /// All tables of a [`MemoryStore`](super::MemoryStore), with their indexes.
@@ -390,22 +390,28 @@ impl Tables {
         }
         let recorded = self.recorded_keys(key);
         let (first, last) = (*recorded.start(), *recorded.end());
-        let checkpoints = self.checkpoints.range((first, Path::root())..);
+        let begin = if detail == Detail::LastPart { self.begin_of_last_part(key) } else { Path::root() };
+        let checkpoints = self.checkpoints.range((first, begin.clone())..);
         let checkpoints =
             checkpoints.take_while(|((it, _), _)| *it <= last).map(|(_, checkpoint)| checkpoint);
         let mut checkpoints: Vec<Checkpoint> = checkpoints.cloned().collect();
         checkpoints.sort_by_key(|checkpoint| (checkpoint.execution, checkpoint.order));
-        let attempts = self.attempts.range((first, Path::root(), 0)..);
+        let attempts = self.attempts.range((first, begin, 0)..);
         let attempts =
             attempts.take_while(|((it, ..), _)| *it <= last).map(|(_, attempt)| attempt.clone()).collect();
         let requests = self.requests_of(key).collect();
         let waits = self.waits_of(key).cloned().collect();
         let bundle = self.bundle_record(key);
-        let mut record = Record { execution, checkpoints, attempts, requests, waits, bundle };
-        if detail == Detail::LastPart {
-            record.remove_earlier_parts();
-        }
-        Some(record)
+        Some(Record { execution, checkpoints, attempts, requests, waits, bundle })
+    }
+
+    /// Returns the path at which the last part of an execution begins; the root path if it has not continued as new.
+    fn begin_of_last_part(&self, key: Key) -> Path {
+        let parts = Path::later_parts();
+        let later = self.checkpoints.range((key, parts.start)..(key, parts.end));
+        let mut continued =
+            later.rev().filter(|(_, checkpoint)| checkpoint.kind == CheckpointKind::Continued);
+        continued.next().map_or_else(Path::root, |((_, path), _)| path.clone())
     }
 }
 
