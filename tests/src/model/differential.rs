@@ -9,19 +9,22 @@ use smallvec::SmallVec;
 use stepfast_core::key::Key;
 use stepfast_core::payload::{ChunkRef, Payload};
 use stepfast_core::store::{
-    Checkpoint, CheckpointKind, CloseBatch, DeleteChunks, Detail, Execution, ExecutionId, Filter, Flush,
-    Heartbeat, HeartbeatReply, ItemOutcome, Message, Pack, Parent, PendingMessage, Record, Request,
-    RequestKind, Start, State, Status, StoreError, Wait, WorkerId, Write,
+    Attempt, CloseBatch, DeleteChunks, Detail, Execution, ExecutionId, Filter, Flush, Heartbeat,
+    HeartbeatReply, ItemOutcome, Pack, Parent, PendingMessage, Record, Request, RequestKind, Start, State,
+    Status, StoreError, Wait, WorkerId, Write,
 };
 
 use crate::fixtures::builders::{
-    attempt, checkpoint, chunk, outcomes_of_resend, payload, pending_sleeps, start, transition,
+    attempt, chunk, outcomes_of_resend, payload, pending_sleeps, start, transition,
 };
-use crate::model::exchanges::{events_and_waiters, pending_messages, receivers};
+use crate::model::exchanges::{
+    build_exchange, events_and_waiters, pending_messages, receivers, stream_entries,
+};
 use crate::model::histories::{
     BATCH, BUNDLE_ITEMS, BUNDLES, Draft, DraftState, EXECUTIONS, HistoryOp, ITEM, PARENTS, TOPICS,
     TargetedDraft, WORKERS,
 };
+use crate::model::recorded_calls::RecordedCalls;
 use crate::{StoreFixture, Worker};
 
 const WORKFLOWS: [&str; 2] = ["checkout", "ship"];
@@ -32,8 +35,7 @@ pub struct DifferentialStores {
     stores: Vec<StoreUnderTest>,
     /// The last number given to anything that must be unique: times, reasons, requests.
     count: i64,
-    /// Checkpoints and attempts that were recorded, which must not be recorded twice.
-    recorded: BTreeSet<(Key, u32, u32)>,
+    recorded: RecordedCalls,
 }
 
 /// One of the stores.
@@ -145,19 +147,22 @@ impl Targets {
             | Draft::Transition { .. }
             | Draft::Receive { .. }
             | Draft::SetEvent { .. }
+            | Draft::Append { .. }
+            | Draft::WriteStream { .. }
+            | Draft::Continue { .. }
             | Draft::ClearRequests { .. } => &self.owned,
             Draft::Pack { .. } | Draft::CloseBatch { .. } => &[],
             Draft::Wake { .. } => &self.waiting,
-            Draft::Request { .. } | Draft::Send { .. } => &self.present,
-            Draft::Chunk { .. } | Draft::DeleteChunks { .. } => &self.any,
+            Draft::Request { .. } | Draft::Send { .. } | Draft::Forward { .. } => &self.present,
+            Draft::Chunk { .. } | Draft::DeleteChunks { .. } | Draft::Keep { .. } => &self.any,
         }
     }
 }
 
 /// The rows that a flush has changed so far.
 #[derive(Default)]
-struct ChangedRows {
-    rows: BTreeSet<(usize, u32, u32)>,
+pub(super) struct ChangedRows {
+    pub(super) rows: BTreeSet<(usize, u32, u32)>,
     /// Families in which the row of an execution is changed.
     changed_families: BTreeSet<usize>,
     /// Families that one Write reads or changes as a whole.
@@ -168,7 +173,7 @@ impl ChangedRows {
     /// Reserves a row of the execution for a Write, and returns whether it was free. A Write whose guard or effect
     /// exceeds that row (a cancel affects children, a wake reads them, a workflow_id concerns the family) reserves the
     /// whole family.
-    fn try_change(&mut self, index: usize, is_whole: bool) -> bool {
+    pub(super) fn try_change(&mut self, index: usize, is_whole: bool) -> bool {
         let family = root(index);
         if self.whole_families.contains(&family) || (is_whole && self.changed_families.contains(&family)) {
             return false;
@@ -194,7 +199,7 @@ impl DifferentialStores {
             }
             sides.push(store);
         }
-        Self { stores: sides, count: 0, recorded: BTreeSet::new() }
+        Self { stores: sides, count: 0, recorded: RecordedCalls::default() }
     }
 
     /// Applies one operation to all stores, and compares them.
@@ -240,6 +245,10 @@ impl DifferentialStores {
         for store in &self.stores[1..] {
             let others = pending_messages(&*store.workers[0].store).await;
             assert_eq!(others, messages, "pending messages differ");
+        }
+        let streams = stream_entries(&*self.stores[0].workers[0].store).await;
+        for store in &self.stores[1..] {
+            assert_eq!(stream_entries(&*store.workers[0].store).await, streams, "streams differ");
         }
         let (events, waiters) = events_and_waiters(&*self.stores[0].workers[0].store).await;
         for store in &self.stores[1..] {
@@ -416,13 +425,13 @@ impl DifferentialStores {
                 let Some(target) = targets.get(*index % targets.len().max(1)) else { continue };
                 *index = *target;
             }
-            writes.extend(match &draft {
-                Draft::Receive { index, n, topic } => {
-                    let messages = pending.get_mut(&(key(*index), TOPICS[*topic].into()));
-                    Self::receipt(*index, *n, *topic, messages.and_then(VecDeque::pop_front), &mut recorded)
+            let message = match &draft {
+                Draft::Receive { index, topic, .. } => {
+                    pending.get_mut(&(key(*index), TOPICS[*topic].into())).and_then(VecDeque::pop_front)
                 }
-                draft => self.build_write(draft, &mut changed, &mut recorded),
-            });
+                _ => None,
+            };
+            writes.extend(self.build_write(&draft, message, &mut changed, &mut recorded));
         }
         if is_recorded {
             self.recorded = recorded;
@@ -452,34 +461,12 @@ impl DifferentialStores {
         targets
     }
 
-    /// Returns the Write that records the receipt of a message; `None` if there is no message, or the call has an outcome.
-    fn receipt(
-        index: usize,
-        n: u32,
-        topic: usize,
-        message: Option<PendingMessage>,
-        recorded: &mut BTreeSet<(Key, u32, u32)>,
-    ) -> Option<Write> {
-        let message = message?;
-        if index == BATCH || BUNDLES.contains(&index) || !recorded.insert((key(index), n, 0)) {
-            return None;
-        }
-        let step = checkpoint(key(index), n, "");
-        Some(Write::Checkpoint(Checkpoint {
-            order: (n * 5) % 11,
-            kind: CheckpointKind::Message,
-            name: Arc::<str>::from(TOPICS[topic]).into(),
-            outcome: message.value,
-            number: Some(message.number),
-            ..step
-        }))
-    }
-
     fn build_write(
         &mut self,
         draft: &Draft,
+        message: Option<PendingMessage>,
         changed: &mut ChangedRows,
-        recorded: &mut BTreeSet<(Key, u32, u32)>,
+        recorded: &mut RecordedCalls,
     ) -> Option<Write> {
         let count = self.next_number();
         let now = self.stores[0].fixture.now();
@@ -530,19 +517,11 @@ impl DifferentialStores {
                 return None;
             }
             Draft::Checkpoint { index, n } => {
-                if !recorded.insert((key(*index), *n, 0)) {
-                    return None;
-                }
-                let mut step = checkpoint(key(*index), *n, &text(count));
-                // unique, and not in the order of paths
-                step.order = (*n * 5) % 11;
-                Write::Checkpoint(step)
+                Write::Checkpoint(recorded.checkpoint(key(*index), *n, count, &text(count))?)
             }
             Draft::Attempt { index, n, attempt: number } => {
-                if !recorded.insert((key(*index), *n, *number)) {
-                    return None;
-                }
-                Write::Attempt(attempt(key(*index), *n, *number))
+                let path = recorded.record(key(*index), *n, *number)?;
+                Write::Attempt(Attempt { path, ..attempt(key(*index), *n, *number) })
             }
             Draft::Transition { index, state } => {
                 if !changed.try_change(*index, false) {
@@ -591,9 +570,7 @@ impl DifferentialStores {
             Draft::Pack { index, offset, status } => {
                 let number = BUNDLES.iter().position(|bundle| bundle == index)? as u32;
                 let first = number * BUNDLE_ITEMS + offset;
-                if !recorded.insert((key(*index), u32::MAX, first)) {
-                    return None;
-                }
+                recorded.record(key(*index), u32::MAX, first)?;
                 let outcome = |index| ItemOutcome { index, status: *status, outcome: value(count) };
                 let outcomes = (first..(number + 1) * BUNDLE_ITEMS).map(outcome).collect();
                 Write::Pack(Pack { bundle: key(*index), outcomes })
@@ -604,39 +581,13 @@ impl DifferentialStores {
                 }
                 Write::CloseBatch(CloseBatch { batch: key(BATCH), item_count: *item_count })
             }
-            Draft::Send { index, topic, id } => {
-                if id.is_some_and(|id| !changed.rows.insert((*index, 100, u32::from(id)))) {
-                    return None;
-                }
-                Write::Send(Box::new(Message {
-                    execution: key(*index),
-                    topic: TOPICS[*topic].into(),
-                    id: id.map(|id| format!("id {id}").into()),
-                    value: value(count),
-                    sent_at: at,
-                    is_owned: false,
-                }))
-            }
-            Draft::Receive { .. } => return None,
-            Draft::SetEvent { index, .. } if *index >= BATCH => return None,
-            Draft::SetEvent { index, n, topic } => {
-                // a Wake of the flush may depend on the event
-                if !changed.try_change(*index, true) || !recorded.insert((key(*index), *n, 0)) {
-                    return None;
-                }
-                Write::Checkpoint(Checkpoint {
-                    kind: CheckpointKind::Event,
-                    name: TOPICS[*topic].into(),
-                    order: (*n * 5) % 11,
-                    ..checkpoint(key(*index), *n, &text(count))
-                })
-            }
             Draft::DeleteChunks { index, keep } => {
                 if changed.rows.contains(&(*index, 1, 1)) || !changed.rows.insert((*index, 1, 0)) {
                     return None;
                 }
                 Write::DeleteChunks(DeleteChunks { execution: key(*index), keep: SmallVec::from_iter(*keep) })
             }
+            exchange => return build_exchange(exchange, message, count, changed, recorded),
         })
     }
 
@@ -674,12 +625,12 @@ impl DifferentialStores {
 }
 
 /// Returns a text that differs from all others. Some are longer than stores keep in the referring row.
-fn text(count: i64) -> String {
+pub(super) fn text(count: i64) -> String {
     let pad = if count % 3 == 0 { 300 + count as usize % 7 * 400 } else { 0 };
     format!("{count:0pad$}")
 }
 
-fn value(count: i64) -> Payload {
+pub(super) fn value(count: i64) -> Payload {
     payload(&text(count))
 }
 

@@ -21,7 +21,7 @@ pub const BUNDLE_ITEMS: u32 = 2;
 pub const ITEM: usize = 11;
 /// Number of workers that are alive at any time.
 pub const WORKERS: usize = 3;
-/// The topics of messages, and the names of events.
+/// The topics of messages, and the names of events and streams.
 pub const TOPICS: [&str; 2] = ["one", "two"];
 /// The parent of each execution, if it is a child.
 pub const PARENTS: [Option<usize>; EXECUTIONS] = [
@@ -98,6 +98,16 @@ pub enum Draft {
     Receive { index: usize, n: u32, topic: usize },
     /// Sets the event with the name of a topic.
     SetEvent { index: usize, n: u32, topic: usize },
+    /// Keeps a message at the address of an execution, possibly with an id.
+    Keep { index: usize, topic: usize, id: Option<u8> },
+    /// Moves the kept messages to their execution.
+    Forward { index: usize },
+    /// Appends a value to the stream with the name of a topic, in a step.
+    Append { index: usize, topic: usize },
+    /// Writes a value to the stream with the name of a topic, in the code of the workflow.
+    WriteStream { index: usize, n: u32, topic: usize },
+    /// Continues as new.
+    Continue { index: usize },
 }
 
 impl Draft {
@@ -117,7 +127,12 @@ impl Draft {
             | Draft::CloseBatch { index, .. }
             | Draft::Send { index, .. }
             | Draft::Receive { index, .. }
-            | Draft::SetEvent { index, .. } => index,
+            | Draft::SetEvent { index, .. }
+            | Draft::Keep { index, .. }
+            | Draft::Forward { index }
+            | Draft::Append { index, .. }
+            | Draft::WriteStream { index, .. }
+            | Draft::Continue { index } => index,
         }
     }
 }
@@ -200,6 +215,13 @@ fn draft() -> impl Strategy<Value = Draft> {
             .prop_map(|(index, topic, id)| Draft::Send { index, topic, id }),
         2 => (index(), 1..9u32, 0..TOPICS.len()).prop_map(|(index, n, topic)| Draft::Receive { index, n, topic }),
         2 => (index(), 1..9u32, 0..TOPICS.len()).prop_map(|(index, n, topic)| Draft::SetEvent { index, n, topic }),
+        2 => (index(), 0..TOPICS.len(), proptest::option::of(0..3u8))
+            .prop_map(|(index, topic, id)| Draft::Keep { index, topic, id }),
+        2 => index().prop_map(|index| Draft::Forward { index }),
+        1 => (index(), 0..TOPICS.len()).prop_map(|(index, topic)| Draft::Append { index, topic }),
+        1 => (index(), 1..9u32, 0..TOPICS.len())
+            .prop_map(|(index, n, topic)| Draft::WriteStream { index, n, topic }),
+        2 => index().prop_map(|index| Draft::Continue { index }),
     ]
 }
 

@@ -10,3 +10,4 @@ pub mod interleavings;
 pub mod queue_histories;
 pub mod random_graphs;
 pub mod random_programs;
+mod recorded_calls;

@@ -121,9 +121,8 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
                 Write::Append(append) => {
                     self.append_entry(append.execution, &append.stream, &append.entry)?
                 }
-                Write::Forward(forward) => self.forward_messages(*forward)?,
-                // sent after all other Writes
-                Write::Send(_) => continue,
+                // moved and sent after all other Writes
+                Write::Forward(_) | Write::Send(_) => continue,
             };
             if !matches!(outcome, Outcome::Applied) {
                 outcomes.push((i, outcome));

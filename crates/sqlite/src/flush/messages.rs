@@ -12,16 +12,21 @@ use crate::rows::{key_bytes, status_of};
 
 impl FlushApplier<'_, '_> {
     /// Moves the messages at an address, and their ids.
-    pub(super) fn forward_messages(&mut self, forward: Forward) -> DbResult<Outcome> {
+    fn forward_messages(&mut self, forward: Forward) -> DbResult<()> {
         let (address, execution) = (key_bytes(&forward.address), key_bytes(&forward.execution));
         self.sql.update(Table::Messages, Sql::ForwardMessages, (execution, address))?;
         self.sql.insert(Table::MessageIds, Sql::ForwardMessageIds, (execution, address))?;
         self.sql.delete(Table::MessageIds, Sql::DeleteMessageIds, [address])?;
-        Ok(Outcome::Applied)
+        Ok(())
     }
 
-    /// Sends the messages of the flush, after all other Writes. Adds the outcomes other than `Applied`.
+    /// Forwards and sends the messages of the flush, after all other Writes. Adds the outcomes other than `Applied`.
     pub(super) fn send_messages(&mut self, outcomes: &mut Vec<(usize, Outcome)>) -> DbResult<()> {
+        for write in &self.flush.writes {
+            if let Write::Forward(forward) = write {
+                self.forward_messages(*forward)?;
+            }
+        }
         for (i, write) in self.flush.writes.iter().enumerate() {
             if let Write::Send(message) = write {
                 outcomes.push((i, self.send_message(message)?));
