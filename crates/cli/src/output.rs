@@ -203,6 +203,8 @@ pub(crate) struct ShowData {
     /// The reason why no live worker can run the execution; `None` if a live worker can, or if the execution waits for
     /// none.
     pub(crate) unclaimable: Option<String>,
+    /// The topics of its pending messages, each with the number of its messages.
+    pub(crate) pending: Vec<(String, u64)>,
 }
 
 impl ShowData {
@@ -230,6 +232,8 @@ pub(crate) fn record_json(all: &ShowData) -> Value {
     shown["input"] = payload_json(&record.execution.input);
     shown["outcome"] = payload_json(&record.execution.outcome);
     shown["waits"] = record.waits.iter().map(wait_json).collect();
+    shown["pending"] =
+        all.pending.iter().map(|(topic, count)| json!({ "topic": topic, "messages": count })).collect();
     shown["checkpoints"] = record
         .checkpoints
         .iter()
@@ -282,6 +286,18 @@ fn format_waits(record: &Record) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
+/// Returns the text for the topics of pending messages; `None` if there are none.
+fn format_pending(topics: &[(String, u64)]) -> Option<String> {
+    const MAX_TOPICS: usize = 5;
+    let shown = topics.iter().take(MAX_TOPICS).map(|(topic, count)| {
+        let noun = if *count == 1 { "message" } else { "messages" };
+        format!("{count} {noun} {}", quote(topic))
+    });
+    let more = topics.len().checked_sub(MAX_TOPICS).filter(|more| *more > 0);
+    let all: Vec<String> = shown.chain(more.map(|more| format!("{more} more topics"))).collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
 fn child_json(child: &Execution) -> Value {
     json!({
         "workflow_id": child.workflow_id(),
@@ -327,6 +343,7 @@ pub(crate) fn record_text(shown: &ShowData) -> String {
     line("unclaimable", shown.unclaimable.clone());
     line("ended at", execution.ended_at.map(format_instant));
     line("waits for", format_waits(record));
+    line("pending", format_pending(&shown.pending));
     line("wakes at", execution.wake_at.map(format_instant));
     line("deadline", execution.deadline_at.map(format_instant));
     line("parent", execution.parent.as_ref().map(|parent| parent.key.to_string()));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stepfast::store::Execution;
 use stepfast::store::{Detail, ExecutionId, WaitingWork};
-use stepfast::{Error, Payload, Status, Store, find_record};
+use stepfast::{Error, Payload, Status, Store, find_pending_topics, find_record};
 
 use crate::output::{self, ShowData};
 use crate::unclaimable;
@@ -33,7 +33,8 @@ pub(crate) async fn load_shown(store: &Arc<dyn Store>, workflow_id: &str) -> Res
     let children = children.into_iter().flatten().map(|it| (it.execution.key, it.execution)).collect();
     let dead_workers = dead_owners(store, std::slice::from_ref(&record.execution)).await?;
     let unclaimable = explain_unclaimable(store, &record.execution).await?;
-    Ok(ShowData { record, children, dead_workers, unclaimable })
+    let pending = find_pending_topics(&**store, key).await?;
+    Ok(ShowData { record, children, dead_workers, unclaimable, pending })
 }
 
 /// Explains why no live worker can run an execution that waits for a worker; `None` if a live worker can.

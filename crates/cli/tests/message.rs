@@ -8,6 +8,7 @@ mod program;
 use std::time::Duration;
 
 use serde_json::Value;
+use stepfast::Client;
 use stepfast::prelude::*;
 
 use crate::program::{output_of, stepfast};
@@ -55,6 +56,19 @@ async fn message_is_sent_to_a_suspended_execution() {
     assert!(error.contains("the value of the message") && error.contains("'\"yes\"'"), "{error}");
     let error = error_of(&store, 1, &["message", "send", "order-7", "1", "--topic", ""]);
     assert!(error.contains("topic: must not be empty"), "{error}");
+    assert!(!output_of(&store, &["workflow", "show", "order-7"]).contains("pending"));
+    let noop = Workflow::new("noop", async |_: Context, (): ()| Ok::<_, Failure>(()));
+    let client = Client::open(stepfast::connect(&store).await.unwrap()).await.unwrap();
+    client.start(&noop, ()).workflow_id("order-9").await.unwrap();
+    for topic in ["approval", "aproval", "aproval"] {
+        output_of(&store, &["message", "send", "order-9", "1", "--topic", topic]);
+    }
+    let shown = output_of(&store, &["workflow", "show", "order-9"]);
+    assert!(shown.contains("\npending     1 message \"approval\", 2 messages \"aproval\"\n"), "{shown}");
+    let shown: Value =
+        serde_json::from_str(&output_of(&store, &["workflow", "show", "order-9", "--json"])).unwrap();
+    assert_eq!(shown["pending"][1], serde_json::json!({ "topic": "aproval", "messages": 2 }));
+    client.shutdown(GRACE).await.unwrap();
     let kept = output_of(&store, &["message", "send", "order-8", "7", "--keep"]);
     assert_eq!(kept, "order-8: kept\n");
     output_of(&store, &["message", "send", "order-8", "8", "--topic", "approval", "--keep"]);

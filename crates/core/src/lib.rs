@@ -76,6 +76,8 @@ pub use payload::Payload;
 pub use queue::rate::Rate;
 pub use queue::{OnConflict, OnDuplicate, OnFull, Queue};
 #[doc(hidden)]
+pub use runtime::messaging::shown::find_pending_topics;
+#[doc(hidden)]
 pub use runtime::run::item_lookup::find_record;
 pub use runtime::start::options::Due;
 pub use schedule::{CatchUp, Overlap, Schedule, SchedulePause, ScheduleView};

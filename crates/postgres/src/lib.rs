@@ -381,6 +381,11 @@ impl Store for PostgresStore {
         self.reader.messages(receivers).await
     }
 
+    async fn pending_topics(&self, receiver: Key) -> Result<Vec<(Arc<str>, u64)>, StoreError> {
+        self.counters.add_read();
+        self.reader.pending_topics(receiver).await
+    }
+
     async fn events(&self, queries: &[EventQuery]) -> Result<Vec<Vec<Event>>, StoreError> {
         self.counters.add_read();
         self.reader.events(queries).await

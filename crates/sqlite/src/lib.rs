@@ -415,6 +415,10 @@ impl Store for SqliteStore {
         self.read_blocking(move |database| database.messages(&receivers)).await
     }
 
+    async fn pending_topics(&self, receiver: Key) -> Result<Vec<(Arc<str>, u64)>, StoreError> {
+        self.read_blocking(move |database| database.pending_topics(receiver)).await
+    }
+
     async fn events(&self, queries: &[EventQuery]) -> Result<Vec<Vec<Event>>, StoreError> {
         let queries = queries.to_vec();
         self.read_blocking(move |database| database.events(&queries)).await

@@ -30,6 +30,7 @@ super::cases![
     kept_messages_are_forwarded_with_their_ids,
     forwarded_messages_are_received_before_later_ones,
     forwarded_message_wakes_its_receiver,
+    pending_messages_are_counted_by_topic,
 ];
 
 /// Returns the message with a value to an execution.
@@ -340,4 +341,18 @@ async fn forwarded_message_wakes_its_receiver(fixture: &dyn StoreFixture) {
     assert_eq!(worker.commit_one(Write::Wake(receiver)).await, Outcome::NotFound);
     worker.apply(vec![forward(address, receiver)]).await;
     assert_eq!(worker.commit_one(Write::Wake(receiver)).await, Outcome::Applied);
+}
+
+async fn pending_messages_are_counted_by_topic(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [one, two] = keys();
+    worker.apply(vec![start_running(one), start_running(two), send(two, "a", "x")]).await;
+    worker.apply(["b", "a", "B", "b"].map(|topic| send(one, topic, "x")).into()).await;
+    let topics = async |worker: &Worker| worker.store.pending_topics(one).await.unwrap();
+    let expected = [("B", 1), ("a", 1), ("b", 2)].map(|(topic, count)| (Arc::from(topic), count));
+    assert_eq!(topics(&worker).await, expected);
+    let number = pending(&worker, one, "a").await[0].number;
+    worker.apply(vec![received(one, 1, "a", number)]).await;
+    assert_eq!(topics(&worker).await, [expected[0].clone(), expected[2].clone()]);
+    assert!(worker.store.pending_topics(Key::mint(0)).await.unwrap().is_empty());
 }

@@ -562,6 +562,11 @@ impl Store for FaultStore {
         finish_call(Call::Load, fault, self.inner.messages(receivers).await)
     }
 
+    async fn pending_topics(&self, receiver: Key) -> Result<Vec<(Arc<str>, u64)>, StoreError> {
+        let fault = self.begin_call(Call::Load).await?;
+        finish_call(Call::Load, fault, self.inner.pending_topics(receiver).await)
+    }
+
     async fn events(&self, queries: &[EventQuery]) -> Result<Vec<Vec<Event>>, StoreError> {
         let fault = self.begin_call(Call::Load).await?;
         finish_call(Call::Load, fault, self.inner.events(queries).await)

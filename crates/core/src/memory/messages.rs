@@ -73,6 +73,19 @@ impl Tables {
         self.messages.range(all).map(|(_, message)| message)
     }
 
+    /// Returns the topics of an execution's pending messages, each with the number of its messages.
+    pub(super) fn pending_topics(&self, receiver: Key) -> Vec<(Arc<str>, u64)> {
+        let mut topics: Vec<(Arc<str>, u64)> = Vec::new();
+        let messages = self.messages.range((receiver, Arc::from(""), i64::MIN)..);
+        for ((_, topic, _), _) in messages.take_while(|((other, ..), _)| *other == receiver) {
+            match topics.last_mut() {
+                Some((last, count)) if last == topic => *count += 1,
+                _ => topics.push((topic.clone(), 1)),
+            }
+        }
+        topics
+    }
+
     /// Appends an entry to a stream.
     pub(super) fn append_entry(
         &mut self,

@@ -290,6 +290,11 @@ impl Store for MemoryStore {
         Ok(receivers.iter().map(pending).collect())
     }
 
+    async fn pending_topics(&self, receiver: Key) -> Result<Vec<(Arc<str>, u64)>, StoreError> {
+        self.counters.add_read();
+        Ok(self.tables().pending_topics(receiver))
+    }
+
     async fn events(&self, queries: &[EventQuery]) -> Result<Vec<Vec<Event>>, StoreError> {
         self.counters.add_read();
         let tables = self.tables();

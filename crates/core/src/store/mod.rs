@@ -198,6 +198,9 @@ pub trait Store: Send + Sync + 'static {
     /// each, the earliest first.
     async fn messages(&self, receivers: &[(Key, Arc<str>)]) -> Result<Vec<Vec<PendingMessage>>, StoreError>;
 
+    /// Returns the topics of an execution's pending messages, in ascending order, each with the number of its messages.
+    async fn pending_topics(&self, receiver: Key) -> Result<Vec<(Arc<str>, u64)>, StoreError>;
+
     /// Returns events of executions, in the order of `queries`.
     async fn events(&self, queries: &[EventQuery]) -> Result<Vec<Vec<Event>>, StoreError>;
 

@@ -343,6 +343,8 @@ statements! {
     BatchItems = include_str!("../../queries/batch_items.sql");
     /// Loads pending messages.
     PendingMessages = include_str!("../../queries/pending_messages.sql");
+    /// Counts pending messages by topic.
+    PendingTopics = include_str!("../../queries/pending_topics.sql");
     /// Loads events.
     Events = include_str!("../../queries/events.sql");
     /// Finds the suspended executions that wait for events.
@@ -537,6 +539,7 @@ pub(crate) const READ_STATEMENTS: &[Sql] = &[
     Sql::Bundles,
     Sql::BatchItems,
     Sql::PendingMessages,
+    Sql::PendingTopics,
     Sql::Events,
     Sql::EventWaiters,
     Sql::StreamEntries,

@@ -34,4 +34,15 @@ impl Reader {
         }
         Ok(messages)
     }
+
+    /// Counts messages; see [`Store::pending_topics`](stepfast_core::Store::pending_topics).
+    pub(crate) async fn pending_topics(&self, receiver: Key) -> Result<Vec<(Arc<str>, u64)>, StoreError> {
+        let (sql, action) = (Sql::PendingTopics, "counting messages");
+        let rows = self.query(Query { sql, action, params: vec![param(to_uuid(receiver))] }).await?;
+        let read = |row| {
+            let mut row = Columns::new(row);
+            Ok((row.next::<&str>()?.into(), row.next::<i64>()?.unsigned_abs()))
+        };
+        rows.iter().map(read).collect()
+    }
 }

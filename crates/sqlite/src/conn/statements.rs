@@ -200,6 +200,7 @@ pub(crate) enum Sql {
     DeleteMessageIds,
     DeleteMessage,
     PendingMessages,
+    PendingTopics,
     LastEvent,
     Events,
     EventWaiters,
@@ -497,6 +498,9 @@ impl Sql {
                  ORDER BY path DESC LIMIT 1"
             }
             Sql::DeleteMessage => "DELETE FROM messages WHERE number = ?1",
+            Sql::PendingTopics => {
+                "SELECT topic, count(*) FROM messages WHERE execution = ?1 GROUP BY topic ORDER BY topic"
+            }
             Sql::PendingMessages => {
                 "SELECT number, value, sent_at FROM messages WHERE execution = ?1 AND topic = ?2
                  ORDER BY number LIMIT ?3"

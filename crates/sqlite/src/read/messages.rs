@@ -10,7 +10,7 @@ use stepfast_core::store::{MAX_PENDING_LOADED, PendingMessage, StoreError};
 use crate::conn::statements::{Sql, Statements};
 use crate::database::Database;
 use crate::error::DbResult;
-use crate::rows::{key_bytes, payload_of};
+use crate::rows::{key_bytes, payload_of, text};
 
 impl Database {
     pub(crate) fn messages(
@@ -20,6 +20,18 @@ impl Database {
         self.read("loading messages", |conn| {
             let mut sql = Statements::new(conn);
             receivers.iter().map(|(key, topic)| pending_messages(&mut sql, *key, topic)).collect()
+        })
+    }
+
+    pub(crate) fn pending_topics(&self, receiver: Key) -> Result<Vec<(Arc<str>, u64)>, StoreError> {
+        self.read("counting messages", |conn| {
+            let mut sql = Statements::new(conn);
+            let mut rows = sql.get(Sql::PendingTopics)?.query([key_bytes(&receiver)])?;
+            let mut topics = Vec::new();
+            while let Some(row) = rows.next()? {
+                topics.push((text(row, 0)?, row.get::<_, i64>(1)?.unsigned_abs()));
+            }
+            Ok(topics)
         })
     }
 }

@@ -1,10 +1,12 @@
 //! The forms in which people see the names and values of tokens and questions.
 
+use crate::error::Error;
+use crate::key::Key;
 use crate::payload::Payload;
 use crate::runtime::messaging::answer::decode_answer;
 use crate::runtime::messaging::private_names::{is_private, without_mark};
 use crate::runtime::messaging::questions::decode_question;
-use crate::store::{Checkpoint, CheckpointKind, Record, Wait};
+use crate::store::{Checkpoint, CheckpointKind, Record, Store, Wait};
 
 /// Returns a name for people. The secret of a token is not part of it.
 pub(crate) fn shown_name(name: &str) -> &str {
@@ -30,6 +32,16 @@ pub(crate) fn show_record(record: &mut Record) {
             *name = shown_name(name).into();
         }
     }
+}
+
+/// Returns the topics of an execution's pending messages, fit for people, each with the number of its messages.
+///
+/// # Errors
+///
+/// The error of the store.
+pub async fn find_pending_topics(store: &dyn Store, execution: Key) -> Result<Vec<(String, u64)>, Error> {
+    let topics = store.pending_topics(execution).await?;
+    Ok(topics.into_iter().map(|(topic, count)| (shown_name(&topic).to_owned(), count)).collect())
 }
 
 /// Returns the value to show in place of an encoded secret, answer or question; `None` for any other value.
