@@ -37,6 +37,7 @@ from stepfast._workflow.batch.item_result import ItemResult
 from stepfast._workflow.child import AsyncChild, Child
 from stepfast._workflow.concurrency.gather import as_completed, gather
 from stepfast._workflow.concurrency.gather import map as map
+from stepfast._workflow.concurrency.race import race
 from stepfast._workflow.concurrency.timeout import timeout, wait_for
 from stepfast._workflow.instance import Instance
 from stepfast._workflow.messaging.events import get_event, set_event
@@ -177,6 +178,7 @@ __all__ = [
     "current_or_none",
     "gather",
     "get_event",
+    "race",
     "receive",
     "receive_question",
     "send",
