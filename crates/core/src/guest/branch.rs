@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::input::{GuestInput, GuestWorkflow};
-use super::race::Contender;
+use super::race::Racing;
 use super::run_control::RunControl;
 use crate::clock::Timestamp;
 use crate::error::Error;
@@ -20,7 +20,6 @@ use crate::runtime::batch::results::ItemResult;
 use crate::runtime::batch::submission::BatchInput;
 use crate::runtime::run::Run;
 use crate::runtime::run::call::Call;
-use crate::runtime::run::quiescence::races::RacePlace;
 use crate::runtime::start::options::StartOptions;
 use crate::store::BatchCounts;
 use crate::workflow::branch::ActiveBranch;
@@ -37,21 +36,19 @@ use crate::workflow::step::begin_step_call;
 
 /// A branch of a guest's code. Calls are numbered in the order in which they are made.
 pub struct GuestBranch {
-    /// The participation in a race, which ends before the branch ceases to be active; `None` unless the branch itself
-    /// may win.
-    pub(super) _contender: Option<Contender>,
+    /// The races of the branch; `None` outside of races. Dropped before `active`, because a branch that has ended a race
+    /// is active until the race knows.
+    pub(super) racing: Option<Box<Racing>>,
     pub(super) cx: Context,
     /// The branch's share in the count of active branches; `None` for the first branch, which is always counted, and
     /// for a branch that is only reserved.
     pub(super) active: Option<ActiveBranch>,
-    /// The place of the branch, or of one around it, in a race; `None` outside of races.
-    pub(super) place: Option<Arc<RacePlace>>,
 }
 
 impl GuestBranch {
     /// Returns the first branch of a run.
     pub(super) fn root(run: Arc<Run>) -> Self {
-        Self { _contender: None, cx: Context::root(run), active: None, place: None }
+        Self { racing: None, cx: Context::root(run), active: None }
     }
 
     /// Forks a branch that runs beside this one. The branch ends when the returned value is dropped.
@@ -60,7 +57,7 @@ impl GuestBranch {
         let path = self.cx.next_path();
         let cx = self.cx.for_branch(&path, 0);
         let active = ActiveBranch::new(&cx.run);
-        Self { _contender: None, cx, active: Some(active), place: self.place.clone() }
+        Self { racing: self.inherited_race(), cx, active: Some(active) }
     }
 
     /// Reserves the path of a branch that is to begin later. The branch does not count as active yet.
@@ -68,7 +65,7 @@ impl GuestBranch {
     pub fn reserve(&mut self) -> Self {
         let path = self.cx.next_path();
         let cx = self.cx.for_branch(&path, 0);
-        Self { _contender: None, cx, active: None, place: self.place.clone() }
+        Self { racing: self.inherited_race(), cx, active: None }
     }
 
     /// Begins a branch that was reserved.
@@ -382,7 +379,7 @@ impl GuestBranch {
 
     /// Returns the object with which code outside of the run queries and stops the run.
     pub fn run_control(&self) -> RunControl {
-        RunControl::new(&self.cx.run, self.place.as_ref())
+        RunControl::new(&self.cx.run, self.place())
     }
 
     /// Returns the execution's key.

@@ -18,16 +18,26 @@ impl GuestBranch {
         let run = &self.cx.run;
         let race = run.begin_race(path.clone(), count);
         let branches = (0..count).map(|number| {
-            let place = RacePlace { race: race.clone(), number, outer: self.place.clone() };
+            let place = RacePlace { race: race.clone(), number, outer: self.place().cloned() };
+            let racing = Racing { place: Arc::new(place), contest: Some(run.clone()) };
             Self {
-                _contender: Some(Contender { run: run.clone(), race: race.clone(), number }),
+                racing: Some(Box::new(racing)),
                 cx: self.cx.for_branch(&path, number),
                 active: Some(ActiveBranch::counted(run)),
-                place: Some(Arc::new(place)),
             }
         });
         let branches = branches.collect();
         (GuestRace { run: run.clone(), race }, branches)
+    }
+
+    /// Returns the place of this branch, or of the branch around it, in a race.
+    pub(super) fn place(&self) -> Option<&Arc<RacePlace>> {
+        self.racing.as_ref().map(|racing| &racing.place)
+    }
+
+    /// Returns the race of a branch inside this one, which cannot win.
+    pub(super) fn inherited_race(&self) -> Option<Box<Racing>> {
+        self.place().map(|place| Box::new(Racing { place: place.clone(), contest: None }))
     }
 }
 
@@ -53,15 +63,17 @@ impl Drop for GuestRace {
     }
 }
 
-/// A guard: the participation of a branch in a race, which the end of the branch ends.
-pub(super) struct Contender {
-    run: Arc<Run>,
-    race: Arc<Race>,
-    number: u32,
+/// The race in which a branch is. When a branch that may win is dropped, it has ended the race.
+pub(super) struct Racing {
+    place: Arc<RacePlace>,
+    /// The run of a branch that may win; `None` in branches inside of such a branch.
+    contest: Option<Arc<Run>>,
 }
 
-impl Drop for Contender {
+impl Drop for Racing {
     fn drop(&mut self) {
-        self.run.note_race_end(&self.race, self.number);
+        if let Some(run) = &self.contest {
+            run.note_race_end(&self.place.race, self.place.number);
+        }
     }
 }

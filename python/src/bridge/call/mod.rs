@@ -468,9 +468,6 @@ impl Call {
     /// Records the outcome of the step's body; returns the pause before the next attempt, if the body has failed and
     /// may run again.
     fn finish_step(&self, outcome: Result<Payload, Failure>) -> Option<Duration> {
-        if self.has_lost_race() {
-            return None;
-        }
         self.state.with(|state| match state {
             CallState::Step(step) => {
                 step.finish(outcome);

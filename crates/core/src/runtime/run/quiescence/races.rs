@@ -105,7 +105,8 @@ impl RunState {
 
     /// Decides the next race, if there is one. Its losers have to unwind from now on. Must be called in quiescence.
     pub(super) fn decide_race(&mut self) -> bool {
-        let decidable = self.guest.open_races.iter().enumerate().filter(|(_, open)| open.first_ended.is_some());
+        let decidable =
+            self.guest.open_races.iter().enumerate().filter(|(_, open)| open.first_ended.is_some());
         let Some((i, _)) = decidable.min_by(|(_, a), (_, b)| a.race.path.cmp(&b.race.path)) else {
             return false;
         };
