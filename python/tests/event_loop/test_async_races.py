@@ -206,6 +206,7 @@ async def races_within_timeout() -> list[Any]:
             outcomes.append(await race(receive("a"), sleep(3600)))
     except TimeoutError:
         outcomes.append("late")
+    await set_event("late", None)
     async with stepfast.timeout(3600):
         outcomes.append(await race(receive("a"), sleep(3600)))
     outcomes.append(await race(stepfast.wait_for(receive("b"), 3600), receive("a"), sleep(0.01)))
@@ -217,8 +218,7 @@ def test_timeout_around_race_leaves_messages_pending(url: str, suspend_after: fl
     async def main() -> None:
         async with AsyncEngine(url, suspend_after=suspend_after) as engine:
             handle = await engine.start(races_within_timeout)
-            while not await abandoned(engine, handle.workflow_id):
-                await asyncio.sleep(0)
+            await handle.get_event("late")
             await handle.send("m", topic="a")
             assert await handle == ["late", (0, "m"), (2, None)]
 

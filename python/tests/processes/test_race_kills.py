@@ -1,12 +1,13 @@
-"""Winners of races when SIGKILL ends the process during the race or after it."""
+"""Races when a signal ends the process during the race or after it."""
 
+import pathlib
 import signal
 import subprocess
 import sys
 
 import pytest
 from repository import PROGRAMS
-from watched_process import HANG_TIMEOUT
+from watched_process import HANG_TIMEOUT, Pipe
 
 PROGRAM = str(PROGRAMS / "race_program.py")
 
@@ -26,3 +27,19 @@ def test_winner_of_race_outlives_killed_process(url: str, mode: str, first: str,
     assert continued.returncode == 0, continued.stderr
     winner = (0, (0, "first")) if first == "a" else (1, "first")
     assert continued.stdout.strip() == str([winner, "late", "late"])
+
+
+def test_interrupted_race_continues_in_next_process(url: str, tmp_path: pathlib.Path) -> None:
+    pipe = Pipe(tmp_path / "pipe")
+    command = [sys.executable, PROGRAM, url, "inline", "b", pipe.path]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as program:
+        try:
+            pipe.read_process()
+            program.send_signal(signal.SIGINT)
+            errors = program.communicate(timeout=HANG_TIMEOUT)[1].decode()
+        finally:
+            program.kill()
+    assert (program.returncode, errors.splitlines()[-1]) == (-signal.SIGINT, "KeyboardInterrupt")
+    continued = run_program(url, "sync", "b", "never")
+    assert continued.returncode == 0, continued.stderr
+    assert continued.stdout.strip() == str([(1, "first"), "late", "late"])

@@ -3,6 +3,9 @@
 Usage: `python race_program.py URL MODE FIRST POINT`. MODE is `sync` or `async`, FIRST the topic of the first
 message. At POINT the program kills itself: `unwinding` while the losers unwind, `after` in a step after the
 race, or `never`. Without a kill the program prints the output.
+
+With the MODE `inline` the program sends no message, and runs the code in its main thread. POINT is then a
+named pipe, into which a branch of the race writes the process id.
 """
 
 import asyncio
@@ -31,6 +34,9 @@ def kill_after_race() -> None:
 @workflow
 def races_before_kill() -> list[Any]:
     def wait(topic: str) -> Any:
+        if (MODE, topic) == ("inline", "c"):
+            with open(POINT, "w") as pipe:
+                pipe.write(f"{os.getpid()}\n")
         try:
             return receive(topic)
         except BaseException:
@@ -84,7 +90,11 @@ async def run_async() -> None:
 
 
 if __name__ == "__main__":
-    if MODE == "sync":
-        run_sync()
-    else:
-        asyncio.run(run_async())
+    match MODE:
+        case "inline":
+            with Engine(URL) as engine:
+                engine.run(races_before_kill.options(workflow_id="race"))
+        case "sync":
+            run_sync()
+        case _:
+            asyncio.run(run_async())

@@ -135,13 +135,7 @@ def races_timers_in_rounds(rounds: int) -> list[int]:
 
 def test_equal_timers_have_one_winner_in_all_replays(url: str) -> None:
     with Engine(url, suspend_after=0.0) as engine:
-        handles = [engine.start(races_timers_in_rounds, 1) for _ in range(3)]
-        handles.append(engine.start(races_timers_in_rounds, 60))
-        seen.clear()
-        assert len(handles[-1].result()) == 60
-        for handle in handles[:-1]:
-            handle.result()
-        seen.clear()
+        assert len(engine.start(races_timers_in_rounds, 60).result()) == 60
 
 
 ended_first = threading.Event()
@@ -165,12 +159,14 @@ def races_without_durable_calls(rounds: int) -> list[Any]:
         outcomes.append(race(lambda: receive("never"), lambda: 5))
         outcomes.append(race(lambda: double_in_race(1), lambda: 5))
         outcomes.append(race(lambda: 5, lambda: double_in_race(1)))
+        # the outer race is decided before the inner one
+        outcomes.append(race(lambda: race(lambda: 1, lambda: receive("never")), lambda: 2))
     sleep(0.01)
     return outcomes
 
 
 def test_branch_of_lowest_number_wins_before_any_delivery(url: str, suspend_after: float) -> None:
-    expected = [(0, "late"), (1, 5), (1, 5), (0, 5)] * 20
+    expected = [(0, "late"), (1, 5), (1, 5), (0, 5), (1, 2)] * 20
     with Engine(url, suspend_after=suspend_after) as engine:
         for run in (engine.run, lambda *args: engine.start(*args).result()):
             assert run(races_without_durable_calls, 20) == expected
@@ -329,6 +325,22 @@ def test_races_and_gathers_nest_in_losers(url: str, suspend_after: float) -> Non
         handle.send("y1", topic="y")
         handle.send("p1", topic="p")
         assert handle.result() == [(3, "go"), (0, (1, (0, "y1"))), ((0, "p1"), (0, None)), None]
+
+
+@workflow
+def races_child_and_others() -> list[Any]:
+    return [
+        race(lambda: child_in_race(4), lambda: sleep(3600)),
+        race(lambda: receive("never"), lambda: child_in_race(5)),
+    ]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_race_of_child_leaves_it_a_thread(url: str, threads: int) -> None:
+    with Engine(url, max_threads=threads) as engine:
+        handles = [engine.start(races_child_and_others) for _ in range(4)]
+        assert engine.results(handles) == [[(0, 9), (1, 11)]] * 4
+        assert engine.run(races_child_and_others) == [(0, 9), (1, 11)]
 
 
 @workflow
