@@ -28,7 +28,7 @@ GROUPS: Final = {
     ),
     "Concurrency, time limits, children": (
         "python-asyncio",
-        "gather map as_completed timeout wait_for Child AsyncChild",
+        "gather map as_completed race timeout wait_for Child AsyncChild",
     ),
     "Graphs": ("graphs", "Graph Task Context"),
     "Steps in processes": ("python-processes", "ProcessStep BoundProcessStep ProcessDied"),

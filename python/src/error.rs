@@ -99,10 +99,15 @@ pub(crate) fn warn_unawaited(py: Python<'_>, what: &str) {
 
 /// Returns the exception that unwinds the code of a suspended execution.
 pub(crate) fn suspended_exception(py: Python<'_>) -> PyErr {
+    unwind_exception(py, 1)
+}
+
+/// Returns the exception that unwinds code for the reason with this code, as of [`stop_code`](crate::unwinding::stop_code).
+pub(crate) fn unwind_exception(py: Python<'_>, stop_code: u8) -> PyErr {
     let _guard = InterpreterGuard::enter(py);
     let exception = py
         .import("stepfast._runtime.branch")
-        .and_then(|branch| branch.getattr("unwind_exception")?.call1((1,)));
+        .and_then(|branch| branch.getattr("unwind_exception")?.call1((stop_code,)));
     exception.map_or_else(|error| error, PyErr::from_value)
 }
 

@@ -36,6 +36,8 @@ mod _native {
     #[pymodule_export]
     use crate::bridge::call::continuation::continue_as_new;
     #[pymodule_export]
+    use crate::bridge::call::race::begin_race;
+    #[pymodule_export]
     use crate::bridge::engine::Engine;
     #[pymodule_export]
     use crate::bridge::fork_hooks::{after_fork_in_child, after_fork_in_parent, before_fork};

@@ -22,12 +22,13 @@ pub(crate) fn exit_exception(py: Python<'_>) -> PyResult<Option<PyErr>> {
 }
 
 /// Returns the reason why the code has to unwind: 1 if the execution is suspended, 2 if it is cancelled, 3 if it has
-/// ended. Returns 0 if the code need not unwind.
+/// ended, 4 if another branch has won a race. Returns 0 if the code need not unwind.
 pub(crate) fn stop_code(control: &RunControl) -> u8 {
     match control.stop_reason() {
         None => 0,
         Some(StopReason::Suspended) => 1,
         Some(StopReason::Cancelled) => 2,
         Some(StopReason::Ended) => 3,
+        Some(StopReason::LostRace) => 4,
     }
 }

@@ -35,8 +35,10 @@ from stepfast._workflow.batch.child_batch import AsyncChildBatch, ChildBatch
 from stepfast._workflow.batch.counts import BatchCounts
 from stepfast._workflow.batch.item_result import ItemResult
 from stepfast._workflow.child import AsyncChild, Child
-from stepfast._workflow.gather import as_completed, gather
-from stepfast._workflow.gather import map as map
+from stepfast._workflow.concurrency.gather import as_completed, gather
+from stepfast._workflow.concurrency.gather import map as map
+from stepfast._workflow.concurrency.race import race
+from stepfast._workflow.concurrency.timeout import timeout, wait_for
 from stepfast._workflow.instance import Instance
 from stepfast._workflow.messaging.events import get_event, set_event
 from stepfast._workflow.messaging.messages import receive, send
@@ -47,7 +49,6 @@ from stepfast._workflow.remote import RemoteWorkflow
 from stepfast._workflow.sleep import sleep, sleep_until
 from stepfast._workflow.startable import Startable
 from stepfast._workflow.step import BoundStep, Step
-from stepfast._workflow.timeout import timeout, wait_for
 from stepfast._workflow.wait_until import wait_until
 from stepfast._workflow.workflow import BoundWorkflow, ConfiguredWorkflow, Workflow, workflow
 from stepfast.errors import (
@@ -177,6 +178,7 @@ __all__ = [
     "current_or_none",
     "gather",
     "get_event",
+    "race",
     "receive",
     "receive_question",
     "send",

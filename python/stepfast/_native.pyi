@@ -54,6 +54,7 @@ __all__ = [
     "after_fork_in_parent",
     "append_to_stream",
     "before_fork",
+    "begin_race",
     "close_stream",
     "continue_as_new",
     "encode_message",
@@ -317,6 +318,7 @@ def write_stream(branch: Branch, stream: str, value: object) -> Call: ...
 def continue_as_new(
     branch: Branch, engine: Engine, workflow: int, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Call: ...
+def begin_race(branch: Branch, count: int) -> tuple[Call, list[Branch]]: ...
 def close_stream(branch: Branch, stream: str) -> Call: ...
 def append_to_stream(
     branch: Branch, step: Call, attempt: int, stream: str, value: object, is_on_loop: bool

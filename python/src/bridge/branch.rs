@@ -88,12 +88,13 @@ impl Branch {
         }
     }
 
-    /// Returns a branch whose code runs in another thread, unless it runs on a loop.
-    fn for_another_thread(branch: guest::GuestBranch, port: Option<Py<Port>>) -> Self {
-        let branch = Self::new(branch, None, port);
+    /// Returns a branch beside this one. Its code runs in another thread, unless it runs on a loop.
+    pub(crate) fn beside(&self, py: Python<'_>, branch: guest::GuestBranch) -> Self {
+        let branch = Self::new(branch, None, self.port(py));
         if branch.port.is_none() {
             branch.call_thread.with(|thread| *thread = None);
         }
+        drop(branch.host.replace(self.host(py)));
         branch
     }
 
@@ -130,12 +131,14 @@ impl Branch {
     }
 
     /// Returns the mailbox and the key of the child that is about to be called, if this thread may host the child. A
-    /// thread that hosts a child runs its code. Also notes for the execution whether its thread hosts a child.
+    /// thread that hosts a child runs its code. In a race no thread does, because the code of a child cannot unwind when
+    /// its parent's branch loses. Also notes for the execution whether its thread hosts a child.
     fn child_to_host(
         &self,
         mailbox: Option<Arc<Mailbox>>,
         place: Option<TaskPlace>,
     ) -> Option<(Arc<Mailbox>, Key)> {
+        let mailbox = mailbox.filter(|_| !self.control.is_in_race());
         if self.port.is_none() {
             self.control.set_thread_use(mailbox.is_some());
         }
@@ -192,6 +195,9 @@ impl Branch {
         }
         if !self.is_own_thread() {
             return Err(crate::error::foreign_thread_error(py));
+        }
+        if self.control.has_lost_race() {
+            return Err(crate::error::unwind_exception(py, stop_code(&self.control)));
         }
         if let Some(exception) = exit_exception(py)? {
             self.stop_run(RunControl::defer);
@@ -282,8 +288,7 @@ impl Branch {
         drop(self.host.replace(Some(host)));
     }
 
-    /// The reason why the code has to unwind: 1 if the execution is suspended, 2 if it is cancelled, 3 if it has ended.
-    /// 0 if the code need not unwind.
+    /// The reason why the code has to unwind, as of `unwinding::stop_code`.
     #[getter]
     fn stop_code(&self) -> u8 {
         if self.process.is_current() { stop_code(&self.control) } else { 0 }
@@ -320,9 +325,7 @@ impl Branch {
             return None;
         }
         let branch = self.guest_branch.with(|branch| branch.as_mut().map(guest::GuestBranch::fork))?;
-        let forked = Self::for_another_thread(branch, self.port.as_ref().map(|port| port.clone_ref(py)));
-        drop(forked.host.replace(self.host(py)));
-        Some(forked)
+        Some(self.beside(py, branch))
     }
 
     /// Reserves a concurrent branch. The new branch has its path at once, but does not count as active until it begins.
@@ -331,9 +334,7 @@ impl Branch {
         else {
             return Err(crate::error::runtime_error("this branch of the workflow has ended"));
         };
-        let reserved = Self::for_another_thread(branch, self.port.as_ref().map(|port| port.clone_ref(py)));
-        drop(reserved.host.replace(self.host(py)));
-        Ok(reserved)
+        Ok(self.beside(py, branch))
     }
 
     /// Begins a reserved branch.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepfast._native import Branch
 from stepfast._runtime.branch import current_branch, unwind_exception
-from stepfast._workflow.gather import make_task
+from stepfast._workflow.concurrency.calls import make_task
 
 if TYPE_CHECKING:
     from stepfast._graph.graph_run import GraphRun

@@ -10,7 +10,8 @@ from stepfast._graph.task import Task
 from stepfast._graph.task_call import ItemRepeated, TaskCall
 from stepfast._runtime.branch import current_branch
 from stepfast._validation.text import short_repr
-from stepfast._workflow.gather import is_on_loop, map
+from stepfast._workflow.concurrency.calls import is_on_loop
+from stepfast._workflow.concurrency.gather import map
 from stepfast.errors import InvalidArgument
 
 #: The maximum number of items of an async task that run at a time by default.

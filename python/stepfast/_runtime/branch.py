@@ -74,10 +74,13 @@ def unwind_exception(stop_code: int) -> BaseException:
     """Returns the exception that unwinds stopped code.
 
     Args:
-        stop_code: The reason for the stop: 1 suspended, 2 cancelled, 3 the workflow has returned.
+        stop_code: The reason for the stop: 1 suspended, 2 cancelled, 3 the workflow has returned, 4 another
+            branch has won a race.
     """
     if stop_code == 2:
         return Cancelled("the execution was cancelled")
+    if stop_code == 4:
+        return Suspended("another call of the race has ended first")
     if stop_code == 3:
         return Suspended("the workflow has returned, and did not wait for this branch")
     return Suspended("the execution continues later from its record")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 from stepfast._validation.coroutine_function import CoroutineFunction
 from stepfast._validation.durations import Duration, to_seconds
 from stepfast._validation.text import short_repr
-from stepfast._workflow.gather import is_on_loop
+from stepfast._workflow.concurrency.calls import is_on_loop
 from stepfast._workflow.sleep import sleep
 from stepfast._workflow.step import BoundStep, Step
 from stepfast.errors import InvalidArgument

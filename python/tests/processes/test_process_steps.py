@@ -340,6 +340,15 @@ def test_cancelled_slower_body_is_killed(url: str, pipe: Pipe, tmp_path: pathlib
     asyncio.run(main())
 
 
+def test_body_of_loser_is_killed(url: str, pipe: Pipe, tmp_path: pathlib.Path) -> None:
+    with Engine(url) as engine:
+        handle = engine.start(process_steps.races_process, pipe.path, str(tmp_path / "marks"))
+        loser = pipe.read_process()
+        handle.send("gone", topic="go")
+        assert handle.result() == (1, "gone")
+        assert loser.wait_for_end()
+
+
 def test_body_of_failed_workflow_is_killed(url: str, pipe: Pipe, tmp_path: pathlib.Path) -> None:
     other = tmp_path / "other"
     os.mkfifo(other)

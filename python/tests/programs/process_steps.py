@@ -13,10 +13,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import stepfast
-from stepfast import Current, Instance, ProcessDied, Workflow, current, gather, map, step
+from stepfast import Current, Instance, ProcessDied, Workflow, current, gather, map, race, receive, step
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -433,6 +433,11 @@ async def cancels_slower_step(pipe: str, marks: str, other: str) -> str:
     await asyncio.wait({slow, fast}, return_when=asyncio.FIRST_COMPLETED)
     slow.cancel()
     return fast.result()
+
+
+@workflow
+def races_process(pipe: str, marks: str) -> tuple[int, Any]:
+    return race(lambda: stay(pipe, marks), lambda: receive("go"))
 
 
 @step(process=True)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Self, TypedDict, TypeVar, assert_type
+from typing import Any, Literal, Self, TypedDict, TypeVar, assert_type
 
 import stepfast
 from stepfast import (
@@ -58,6 +58,7 @@ from stepfast import (
     current,
     current_or_none,
     gather,
+    race,
     sleep,
     sleep_until,
     step,
@@ -153,6 +154,13 @@ def parcel(item: str, amount: int = 1) -> str:
     assert_type(gather(lambda: 1, lambda: "b", lambda: 2.0), tuple[int, str, float])
     assert_type(gather(lambda: 1, lambda: "b", lambda: 2.0, lambda: b"d"), tuple[int, str, float, bytes])
     assert_type(gather(*[lambda: weigh(item) for _ in range(2)]), tuple[int, ...])
+    won = race(lambda: weigh(item), lambda: label.name)
+    assert_type(won, tuple[Literal[0], int] | tuple[Literal[1], str])
+    if won[0] == 0:
+        assert_type(won[1], int)
+    _, output = race(lambda: 1, lambda: "b", lambda: 2.0, lambda: b"d")
+    assert_type(output, int | str | float | bytes)
+    assert_type(race(*[lambda: weigh(item) for _ in range(2)]), tuple[int, int])
     assert_type(stepfast.map(weigh, [item, item], concurrency=2), list[int])
     assert_type(stepfast.map(lambda n: n / 2, range(3)), list[float])
     crunching: ProcessStep[..., list[int]] = crunch
@@ -220,6 +228,9 @@ async def cart(items: list[str]) -> dict[str, float]:
     )
     assert_type(await gather(*[price(item) for item in items]), tuple[float, ...])
     assert_type(await asyncio.gather(price("a"), label("b")), tuple[float, str])
+    _, output = await race(price("a"), label("b"), sleep(1))
+    assert_type(output, float | str | None)
+    assert_type(await race(*[price(item) for item in items]), tuple[int, float])
     assert_type(await stepfast.map(label, items, concurrency=2), list[str])
     assert_type(await stepfast.map(order, items), list[float])
     lambda_prices: list[float] = await stepfast.map(lambda item: price(item), items)

@@ -30,6 +30,7 @@ from stepfast import (
     StartOptions,
     as_completed,
     gather,
+    race,
     sleep,
     sleep_until,
     step,
@@ -166,6 +167,8 @@ def misuses_sync_calls() -> float:
     total.submit_batch([1])  # list-item | reportArgumentType
     total.submit_batch([], batch_id="b")  # call-arg | reportCallIssue
     pair: tuple[int, str] = gather(lambda: weigh("tea"), lambda: 2)  # assignment | reportAssignmentType
+    won: int = race(lambda: weigh("tea"), lambda: 2)  # assignment | reportAssignmentType
+    race(weigh("tea"), weigh("tea"))  # call-overload | reportArgumentType reportCallIssue
     stepfast.map(weigh, [1])  # arg-type unused-coroutine | reportArgumentType reportCallIssue
     numbers: list[str] = stepfast.map(weigh, ["tea"])  # arg-type assignment | reportAssignmentType
     return order("tea")  # return-value | reportReturnType
@@ -176,6 +179,8 @@ async def misuses_async_calls() -> float:
     gather(price("tea"), price("tea"))  # unused-coroutine | reportUnusedCoroutine
     pair: tuple[int, str] = await gather(price("tea"), price("tea"))  # assignment | reportAssignmentType
     await gather(price("tea"), weigh("tea"))  # call-overload | reportArgumentType reportCallIssue
+    race(price("tea"), price("tea"))  # unused-coroutine | reportUnusedCoroutine
+    await race(price("tea"), weigh("tea"))  # call-overload | reportArgumentType reportCallIssue
     texts: list[str] = await stepfast.map(price, ["tea"])  # misc | reportAssignmentType
     await stepfast.map(price, [1])  # arg-type | reportArgumentType reportCallIssue
     stepfast.map(price, ["tea"], threads=3)  # call-overload | reportCallIssue

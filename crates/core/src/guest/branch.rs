@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::input::{GuestInput, GuestWorkflow};
+use super::race::Racing;
 use super::run_control::RunControl;
 use crate::clock::Timestamp;
 use crate::error::Error;
@@ -35,6 +36,9 @@ use crate::workflow::step::begin_step_call;
 
 /// A branch of a guest's code. Calls are numbered in the order in which they are made.
 pub struct GuestBranch {
+    /// The races of the branch; `None` outside of races. Dropped before `active`, because a branch that has ended a race
+    /// is active until the race knows.
+    pub(super) racing: Option<Box<Racing>>,
     pub(super) cx: Context,
     /// The branch's share in the count of active branches; `None` for the first branch, which is always counted, and
     /// for a branch that is only reserved.
@@ -42,20 +46,26 @@ pub struct GuestBranch {
 }
 
 impl GuestBranch {
+    /// Returns the first branch of a run.
+    pub(super) fn root(run: Arc<Run>) -> Self {
+        Self { racing: None, cx: Context::root(run), active: None }
+    }
+
     /// Forks a branch that runs beside this one. The branch ends when the returned value is dropped.
     #[must_use]
     pub fn fork(&mut self) -> Self {
         let path = self.cx.next_path();
         let cx = self.cx.for_branch(&path, 0);
         let active = ActiveBranch::new(&cx.run);
-        Self { cx, active: Some(active) }
+        Self { racing: self.inherited_race(), cx, active: Some(active) }
     }
 
     /// Reserves the path of a branch that is to begin later. The branch does not count as active yet.
     #[must_use]
     pub fn reserve(&mut self) -> Self {
         let path = self.cx.next_path();
-        Self { cx: self.cx.for_branch(&path, 0), active: None }
+        let cx = self.cx.for_branch(&path, 0);
+        Self { racing: self.inherited_race(), cx, active: None }
     }
 
     /// Begins a branch that was reserved.
@@ -372,7 +382,7 @@ impl GuestBranch {
 
     /// Returns the object with which code outside of the run queries and stops the run.
     pub fn run_control(&self) -> RunControl {
-        RunControl(self.cx.run.clone())
+        RunControl::new(&self.cx.run, self.place())
     }
 
     /// Returns the execution's key.

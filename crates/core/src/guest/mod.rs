@@ -1,7 +1,7 @@
 //! Guests: workflows in another language, for bindings. Their values are payloads already, and their code is polled by
 //! the driver of that language: an event loop, or a thread.
 //!
-//! The engine provides a [`Context`] and keeps a future that resolves when the code has returned. The code makes
+//! The engine provides a [`Context`](crate::Context) and keeps a future that resolves when the code has returned. The code makes
 //! durable calls through [`GuestBranch`]es. Each call's future owns what it needs, and may be polled anywhere.
 //!
 //! An outcome is delivered only when all branches are blocked: otherwise a replay could not repeat what followed from
@@ -12,6 +12,7 @@
 
 mod branch;
 mod input;
+mod race;
 mod run_control;
 mod step;
 
@@ -22,6 +23,7 @@ pub use crate::runtime::start::options::StartOptions;
 pub use crate::workflow::messaging::StepScope;
 pub use branch::{BranchJoin, GuestBranch};
 pub use input::{GuestInput, GuestWorkflow};
+pub use race::GuestRace;
 pub use run_control::RunControl;
 pub use step::{GuestStep, StepAction};
 
@@ -42,7 +44,6 @@ use crate::graph::GraphDeclaration;
 use crate::payload::Payload;
 use crate::runtime::definition::BodyFuture;
 use crate::runtime::run::Run;
-use crate::workflow::context::Context;
 
 impl GuestWorkflow {
     /// Returns the workflow `name`. `body` is called once per run, with the branch in which the code begins and with
@@ -64,7 +65,7 @@ impl GuestWorkflow {
         Fut: Future<Output = Result<Payload, Failure>> + Send + 'static,
     {
         let body = move |run: Arc<Run>, input: &Payload| -> Result<BodyFuture, Failure> {
-            Ok(Box::pin(body(GuestBranch { cx: Context::root(run), active: None }, input.clone())))
+            Ok(Box::pin(body(GuestBranch::root(run), input.clone())))
         };
         Self::from_guest_body(name, is_eager, holds_thread, time_limit_hint, Box::new(body))
     }

@@ -220,6 +220,11 @@ pub(crate) struct ActiveBranch(Arc<Run>);
 impl ActiveBranch {
     pub(crate) fn new(run: &Arc<Run>) -> Self {
         run.adjust_active_branches(1);
+        Self::counted(run)
+    }
+
+    /// Returns the guard of a branch that is counted already.
+    pub(crate) fn counted(run: &Arc<Run>) -> Self {
         Self(run.clone())
     }
 }

@@ -128,8 +128,7 @@ impl Call {
         self.control.as_ref().is_none_or(RunControl::can_begin_body)
     }
 
-    /// The reason why the code has to unwind: 1 if the execution is suspended, 2 if it is cancelled, 3 if it has ended.
-    /// 0 if the code need not unwind.
+    /// The reason why the code has to unwind, as of `unwinding::stop_code`.
     #[getter]
     fn stop_code(&self) -> u8 {
         self.control.as_ref().map_or(0, stop_code)

@@ -6,6 +6,7 @@
 
 pub(crate) mod continuation;
 mod methods;
+pub(crate) mod race;
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -390,7 +391,21 @@ impl Call {
         if !self.process.is_current() {
             return ERROR;
         }
-        self.state.with(|state| self.advance_state(state))
+        if !self.has_lost_race() {
+            let state_code = self.state.with(|state| self.advance_state(state));
+            if state_code != STOPPED || !self.has_lost_race() {
+                return state_code;
+            }
+        }
+        // ended explicitly, so that the call is recorded as abandoned before the branch ends: a traceback may keep
+        // the call alive
+        self.end();
+        STOPPED
+    }
+
+    /// Whether the branch of the call has lost a race, and so abandons the call.
+    fn has_lost_race(&self) -> bool {
+        self.control.as_ref().is_some_and(RunControl::has_lost_race)
     }
 
     fn advance_state(&self, state: &mut CallState) -> u8 {
@@ -441,6 +456,9 @@ impl Call {
 
     /// Returns the attempt of the step with this number, if its body runs.
     pub(crate) fn step_scope(&self, attempt: u32) -> Option<StepScope> {
+        if self.has_lost_race() {
+            return None;
+        }
         self.state.with(|state| match state {
             CallState::Step(step) if step.attempt() == attempt => step.scope(),
             _ => None,

@@ -183,13 +183,14 @@ impl Run {
         reserved: u32,
     ) -> Option<Delivery> {
         let mut state = self.state();
-        // the last condition: the code may have cancelled this call, whose outcome would then arrive after
-        // the cancellation
+        // the last conditions: the code may have cancelled this call, or another branch may have won a race. The
+        // outcome would then arrive after the call was abandoned.
         let is_alone = state.active_branches == 1
             && state.delivery.replay.is_none()
             && state.calls.completed.is_empty()
             && state.delivery.block_count == 0
-            && state.guest.cancelled_calls == 0;
+            && state.guest.cancelled_calls == 0
+            && !state.has_decidable_race();
         let call = state.calls.get_mut(id)?;
         if !matches!(call.phase, Phase::Live) {
             self.lane().release(reserved);

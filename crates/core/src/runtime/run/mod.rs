@@ -136,6 +136,8 @@ pub enum StopReason {
     Cancelled,
     /// The workflow has returned without waiting for this branch.
     Ended,
+    /// Another branch has won the race.
+    LostRace,
 }
 
 pub(crate) struct NewRun {

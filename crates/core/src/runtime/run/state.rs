@@ -15,6 +15,7 @@ use crate::runtime::run::bundle::VirtualItem;
 use crate::runtime::run::call::{CallState, WaitingFor};
 use crate::runtime::run::mailbox::Mailbox;
 use crate::runtime::run::quiescence::BlockedOn;
+use crate::runtime::run::quiescence::races::OpenRace;
 use crate::runtime::run::replay::{Attempts, Replay};
 use crate::runtime::run::streams::RunStreams;
 use crate::store::{CheckpointKind, PendingSleep, Start, Status, Write};
@@ -297,8 +298,10 @@ pub(crate) struct GuestState {
     pub(crate) activity: u32,
     /// The use of the thread that the code holds while it waits; `None` if the code holds no thread.
     pub(crate) thread_use: Option<ThreadUse>,
-    /// Wakers of waiters for a guest's calls, to be woken when the run is stopped.
+    /// Wakers of waiters for a guest's calls, to be woken when the run is stopped or a race is decided.
     pub(crate) stop_wakers: Vec<Waker>,
+    /// The races that are not decided yet.
+    pub(crate) open_races: Vec<OpenRace>,
 }
 
 impl Default for GuestState {
@@ -312,6 +315,7 @@ impl Default for GuestState {
             activity: 0,
             thread_use: None,
             stop_wakers: Vec::new(),
+            open_races: Vec::new(),
         }
     }
 }

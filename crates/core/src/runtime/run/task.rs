@@ -189,8 +189,12 @@ impl RunTask {
             let are_all_distant =
                 waits.iter().all(|(_, waiting_for, _)| waiting_for.due_at().is_none_or(is_distant));
             if are_all_distant {
+                // the child may need the thread, also if other branches wait for something else
+                let holds_thread = waits.iter().any(|(_, waiting_for, _)| {
+                    matches!(waiting_for, WaitingFor::Child(key) if run.holds_thread_for(*key))
+                });
                 let since = waits.iter().filter_map(|(_, waiting_for, begun_at)| match waiting_for {
-                    WaitingFor::Child(key) if run.holds_thread_for(*key) => Some(now),
+                    _ if holds_thread => None,
                     WaitingFor::Child(_) | WaitingFor::Message { .. } | WaitingFor::Event { .. } => {
                         Some(begun_at.plus(suspend_after))
                     }

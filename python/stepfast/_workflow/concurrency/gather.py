@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
-from inspect import isawaitable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from itertools import islice
 from typing import Any, Generic, TypeVar, cast, overload
 
 from stepfast._options.batch_options import BATCH_OPTIONS
 from stepfast._options.start_options import CheckedOptions
 from stepfast._runtime.branch import current_branch, unwind_exception
-from stepfast._runtime.event_loop.asyncio_internals import current_loop
 from stepfast._runtime.threads.branches import Progress, run_in_threads
 from stepfast._validation import bounds
 from stepfast._workflow.batch.child_batch import AsyncChildBatch, submit_child_batch
 from stepfast._workflow.batch.item_result import ItemResult
+from stepfast._workflow.concurrency.calls import check_calls, is_failed, is_on_loop, make_task
 from stepfast._workflow.workflow import Workflow, parts_of_child
-from stepfast.errors import InvalidArgument
 
 R = TypeVar("R", covariant=True)
 R1 = TypeVar("R1")
@@ -89,38 +87,9 @@ def gather(*calls: Any) -> Any:
         InvalidArgument: An argument is no such call. An example is `gather(reserve(1))` in sync code, where
             the step has run already.
     """
-    branch = current_branch()
-    is_async = not calls or any(not callable(call) for call in calls)
-    if branch is not None or not calls:
-        is_async = is_on_loop()
-    for number, call in enumerate(calls, 1):
-        if not (isawaitable(call) if is_async else callable(call)):
-            raise _not_a_call_error(number, calls)
-    if is_async:
+    if check_calls("gather", calls):
         return _gather_async(calls)
     return tuple(run_in_threads(lambda call: call(), calls, len(calls) or 1))
-
-
-def _not_a_call_error(number: int, calls: tuple[Any, ...]) -> InvalidArgument:
-    """Returns the error for an argument of `gather` that is no call. The message shows how to write the call.
-
-    Closes all coroutines among the arguments.
-    """
-    kind = type(calls[number - 1]).__qualname__
-    for call in calls:
-        if isinstance(call, Coroutine):
-            # closed, because no code will await the coroutine
-            call.close()
-    if is_on_loop():
-        return InvalidArgument(
-            f"argument {number} of gather has the type {kind}, and must be something to await: write await "
-            "gather(reserve(1), charge(2)) with async steps, reserve.in_thread(1) for a sync one"
-        )
-    return InvalidArgument(
-        f"argument {number} of gather has the type {kind}, and must be a function without arguments: "
-        "a step that is written with its arguments has run before gather. Write "
-        "gather(lambda: reserve(1), lambda: charge(2)), or map(reserve, [1, 2])"
-    )
 
 
 @overload
@@ -290,22 +259,6 @@ class as_completed(Generic[R]):
             task.add_done_callback(ended.put_nowait)
         for _ in self._tasks:
             yield await ended.get()
-
-
-def make_task(call: Awaitable[R]) -> asyncio.Future[R]:
-    """Creates the task of a call. In a workflow the task is a branch from its creation on."""
-    return asyncio.ensure_future(call)
-
-
-def is_failed(task: asyncio.Future[Any]) -> bool:
-    """Returns whether a task has ended by a cancellation or an exception."""
-    return task.done() and (task.cancelled() or task.exception() is not None)
-
-
-def is_on_loop() -> bool:
-    """Returns whether the caller is async code."""
-    branch = current_branch()
-    return branch.is_on_loop if branch is not None else current_loop() is not None
 
 
 __all__ = ["as_completed", "gather", "map"]

@@ -3,6 +3,8 @@
 //! Branches in Rust are quiescent when a poll of the run's task has woken none of them. A guest's code is
 //! polled by its binding, which reports when it is quiescent: see [`guest`](crate::guest).
 
+pub(crate) mod races;
+
 use std::task::Waker;
 
 use crate::clock::Timestamp;
@@ -49,6 +51,9 @@ impl Run {
         }
         if self.definition.is_guest() && state.is_active() {
             return Quiescence::Active;
+        }
+        if state.decide_race() {
+            return Quiescence::Delivered;
         }
         let state = &mut *state;
         let Some(replay) = &mut state.delivery.replay else {
@@ -241,9 +246,9 @@ impl Run {
 }
 
 impl RunState {
-    /// Whether a delivery may be possible once all branches are quiescent.
+    /// Whether a delivery, or the decision of a race, may be possible once all branches are quiescent.
     pub(crate) fn has_undelivered(&self) -> bool {
-        self.delivery.replay.is_some() || !self.calls.completed.is_empty()
+        self.delivery.replay.is_some() || !self.calls.completed.is_empty() || self.has_decidable_race()
     }
 
     /// Whether a branch has ended while others are in durable waits. The run records these waits, and is
@@ -301,11 +306,7 @@ impl RunState {
     }
 
     pub(crate) fn durable_waits(&self) -> Option<Vec<(Path, WaitingFor, Timestamp)>> {
-        if self.delivery.block_count > 0
-            || self.delivery.replay.is_some()
-            || !self.calls.completed.is_empty()
-            || self.active_branches == 0
-        {
+        if self.delivery.block_count > 0 || self.has_undelivered() || self.active_branches == 0 {
             return None;
         }
         if self.calls.unconsumed > 0 || self.guest.cancelled_calls > 0 {

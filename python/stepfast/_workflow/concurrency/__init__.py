@@ -1,0 +1,1 @@
+"""Concurrent calls, races between calls, and time limits."""
