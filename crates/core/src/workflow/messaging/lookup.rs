@@ -28,13 +28,20 @@ where
     }
 }
 
-/// Returns the key of the execution with this workflow_id, to which a step of this run sends a message.
+/// Returns the key of the execution with this workflow_id, to which a step of this run sends a message. The future never
+/// resolves if the engine is ending.
 pub(super) async fn find(run: &Arc<Run>, workflow_id: &str) -> Result<Key, Error> {
-    match run.engine.find_receiver(workflow_id).await {
+    let engine = &run.engine;
+    let search = || engine.query_with_retry(|| engine.find_receiver(workflow_id));
+    let found = match search().await {
         Err(Error::NotFound { .. }) => {
             wait_relatives_durable(run, workflow_id).await;
-            run.engine.find_receiver(workflow_id).await
+            search().await
         }
+        found => found,
+    };
+    match found {
+        Err(Error::Unavailable(_)) => std::future::pending().await,
         found => found,
     }
 }

@@ -175,18 +175,8 @@ pub(crate) async fn send(call: &Call, message: OutgoingMessage) -> Result<(), Fa
     let run = &call.run;
     let workflow_id = message.workflow_id.clone();
     let derived_id = derived_id(run, &call.path);
-    let sent = async {
-        let found = find_other(call, &workflow_id, || run.engine.find_receiver(&workflow_id)).await;
-        message.send(run, found, derived_id).await
-    };
-    let result = match sent.await {
-        // the engine is ending, and requeues the execution
-        Err(Error::Unavailable(_)) => std::future::pending().await,
-        Err(error) => Err(error),
-        Ok(Some(Outcome::Applied | Outcome::AlreadySent)) => Ok(()),
-        Ok(None | Some(Outcome::Fenced | Outcome::Dropped)) => std::future::pending().await,
-        Ok(Some(outcome)) => Err(run.engine.send_error(&workflow_id, outcome)),
-    };
+    let found = find_other(call, &workflow_id, || run.engine.find_receiver(&workflow_id)).await;
+    let result = message.send(run, found, derived_id).await;
     crate::crash_point!("message sent and not recorded");
     match result {
         Ok(()) => {
@@ -207,14 +197,14 @@ impl OutgoingMessage {
         Self { workflow_id, value, topic: DEFAULT_TOPIC.into(), id: None, keeps: false }
     }
 
-    /// Sends the message of a run, after the search for its receiver. Returns the outcome when the message is durable, and
-    /// `None` if the run records nothing more.
+    /// Sends the message of a run, after the search for its receiver. Returns when the message is durable. The future never
+    /// resolves if the run records nothing more: the engine is ending, or another worker continues the execution.
     pub(super) async fn send(
         self,
         run: &Arc<Run>,
         found: Result<Key, Error>,
         derived_id: String,
-    ) -> Result<Option<Outcome>, Error> {
+    ) -> Result<(), Error> {
         let Self { workflow_id, value, topic, id, keeps } = self;
         let engine = &run.engine;
         let receiver = match found {
@@ -228,12 +218,21 @@ impl OutgoingMessage {
         if keeps && !receiver.is_address() {
             run.stage(Write::Forward(engine.new_forward(&workflow_id, receiver)), 0);
         }
-        let Some(lsn) = run.stage(Write::Send(message.into()), reserved) else { return Ok(None) };
-        let outcome = run.lane().wait_durable(lsn).await;
-        if receiver.is_address() && matches!(outcome, Outcome::Applied | Outcome::AlreadySent) {
-            engine.query_with_retry(|| engine.forward_to_new(&workflow_id)).await?;
+        let Some(lsn) = run.stage(Write::Send(message.into()), reserved) else {
+            return std::future::pending().await;
+        };
+        match run.lane().wait_durable(lsn).await {
+            Outcome::Fenced | Outcome::Dropped => return std::future::pending().await,
+            Outcome::Applied | Outcome::AlreadySent => {}
+            outcome => return Err(engine.send_error(&workflow_id, outcome)),
         }
-        Ok(Some(outcome))
+        if receiver.is_address() {
+            match engine.query_with_retry(|| engine.forward_to_new(&workflow_id)).await {
+                Err(Error::Unavailable(_)) => return std::future::pending().await,
+                forwarded => forwarded?,
+            }
+        }
+        Ok(())
     }
 }
 

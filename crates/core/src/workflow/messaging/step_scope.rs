@@ -11,7 +11,6 @@ use crate::runtime::messaging::streams::{check_stream_name, check_stream_value};
 use crate::runtime::run::Run;
 use crate::runtime::run::call::{BodyAttempt, Call};
 use crate::runtime::run::chunks::reserve_row;
-use crate::store::Outcome;
 use crate::workflow::messaging::lookup::find;
 use crate::workflow::messaging::send::{OutgoingMessage, derived_id};
 
@@ -83,14 +82,7 @@ impl StepScope {
         let id =
             derived_id(run, &attempt.path) + &format!("#{}", run.state().calls.mailbox().count_sent(attempt));
         let workflow_id = message.workflow_id.clone();
-        let sent = async { message.send(run, find(run, &workflow_id).await, id).await };
-        match sent.await {
-            // the engine is ending, and requeues the execution; or another worker continues it
-            Err(Error::Unavailable(_)) | Ok(None) => std::future::pending().await,
-            Ok(Some(Outcome::Applied | Outcome::AlreadySent)) => Ok(()),
-            Ok(Some(outcome)) => Err(run.engine.send_error(&workflow_id, outcome)),
-            Err(error) => Err(error),
-        }
+        message.send(run, find(run, &workflow_id).await, id).await
     }
 
     /// Sends a message with this encoded value, like a [`MessageSender`](super::MessageSender).
