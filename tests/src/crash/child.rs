@@ -6,6 +6,7 @@
 //! code, or `-`), and at the end `done` or `shut-down`.
 
 use std::collections::BTreeSet;
+use std::future::IntoFuture;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -110,10 +111,19 @@ pub async fn run_executions(
         tasks.push(tokio::spawn(async move {
             let (engine, sink) = (own, own_sink);
             let id = format!("t-{n}");
-            let handle = engine.start(&talker, n).workflow_id(id.as_str()).await?;
-            sink(&format!("started {id}"));
             // the first try may have been durable before the process was killed
-            handle.send("greeting").topic("from outside").message_id("greeting").await?;
+            let greeting = engine.send(id.as_str(), "greeting").topic("from outside").message_id("greeting");
+            let kept = greeting.keep().into_future();
+            let start = engine.start(&talker, n).workflow_id(id.as_str()).into_future();
+            let handle = if n.is_multiple_of(2) {
+                kept.await?;
+                start.await?
+            } else {
+                let (kept, handle) = tokio::join!(kept, start);
+                kept?;
+                handle?
+            };
+            sink(&format!("started {id}"));
             let output = handle.result().await?;
             sink(&format!("ended {id} {output}"));
             check_streams(&engine, &id, n).await
@@ -269,8 +279,8 @@ const TALKER_MESSAGES: u32 = 5;
 /// Returns the output of the workflow that sends messages to itself, and whose child reads its event.
 pub fn talker_output(n: u32) -> String {
     let numbers = (n..n + TALKER_MESSAGES).map(|number| number.to_string());
-    let heard = format!("heard {}", n + 1);
-    ["greeting".to_owned()].into_iter().chain(numbers).chain([heard]).collect::<Vec<_>>().join(",")
+    let last = ["spoken".to_owned(), format!("heard {}", n + 1)];
+    ["greeting".to_owned()].into_iter().chain(numbers).chain(last).collect::<Vec<_>>().join(",")
 }
 
 /// The number of the last part of a counter, from its input on.
@@ -437,8 +447,8 @@ fn submitter_workflow(sink: LineSink, item: Workflow<(u32, String), String>) -> 
     })
 }
 
-/// Returns a workflow that receives a greeting, sends messages to itself, and receives each once and in order. Meanwhile its
-/// child waits for its event.
+/// Returns a workflow that receives a greeting, which may come before it begins, and sends messages to itself, also by a step.
+/// It receives each once and in order. Meanwhile its child waits for its event.
 fn talker_workflow(listener: Workflow<String, u32>) -> Workflow<u32, String> {
     Workflow::new("talker", move |mut cx: Context, n: u32| {
         let listener = listener.clone();
@@ -453,7 +463,7 @@ async fn talk(cx: &mut Context, n: u32, listener: &Workflow<String, u32>) -> Res
     for number in n..n + TALKER_MESSAGES {
         cx.send(&*me, &number).await?;
     }
-    let words = cx.stream_writer(WORDS);
+    let (words, messages) = (cx.stream_writer(WORDS), cx.message_sender());
     for _ in 0..TALKER_MESSAGES {
         let number = cx.receive::<u32>().await?;
         cx.write_stream(NUMBERS, &number).await?;
@@ -464,12 +474,17 @@ async fn talk(cx: &mut Context, n: u32, listener: &Workflow<String, u32>) -> Res
             words.write(&word).await?;
             tokio::task::yield_now().await;
         }
-        Ok::<_, Failure>(())
+        messages.send(&*me, "spoken").topic("from step").await
     })
     .await?;
+    received.push(cx.receive().topic("from step").await?);
     let none = Duration::from_millis(if n.is_multiple_of(2) { 0 } else { 30 });
     let more: Option<u32> = cx.receive().timeout(none).await?;
     received.extend(more.map(|number| format!("again {number}")));
+    for topic in ["from outside", "from step"] {
+        let more: Option<String> = cx.receive().topic(topic).timeout(Duration::ZERO).await?;
+        received.extend(more.map(|word| format!("again {word}")));
+    }
     cx.set_event("said", &(n + 1)).await?;
     received.push(format!("heard {}", listening.result(cx).await?));
     Ok(received.join(","))

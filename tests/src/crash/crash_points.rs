@@ -34,6 +34,7 @@ pub const ENGINE_POINTS: &[(&str, CrashPhase)] = &[
     ("child started and not recorded", Working),
     ("batch ended and parent not woken", Working),
     ("message durable", Working),
+    ("message kept", Working),
     ("event durable", Working),
     ("stream value staged", Working),
     ("continuation staged", Working),

@@ -43,7 +43,7 @@ impl StepScope {
         Some(BodyAttempt { call: self.call, number: self.attempt, path })
     }
 
-    /// Appends a value that the attempt writes to a stream; see [`StreamWriter::write`].
+    /// Appends a value that the attempt writes to a stream; see [`StreamWriter::write`](crate::StreamWriter::write).
     ///
     /// # Errors
     ///
