@@ -15,7 +15,7 @@ use crate::runtime::run::bundle::VirtualItem;
 use crate::runtime::run::call::{CallState, WaitingFor};
 use crate::runtime::run::mailbox::Mailbox;
 use crate::runtime::run::quiescence::BlockedOn;
-use crate::runtime::run::quiescence::races::OpenRace;
+use crate::runtime::run::quiescence::races::OpenRaces;
 use crate::runtime::run::replay::{Attempts, Replay};
 use crate::runtime::run::streams::RunStreams;
 use crate::store::{CheckpointKind, PendingSleep, Start, Status, Write};
@@ -301,7 +301,7 @@ pub(crate) struct GuestState {
     /// Wakers of waiters for a guest's calls, to be woken when the run is stopped or a race is decided.
     pub(crate) stop_wakers: Vec<Waker>,
     /// The races that are not decided yet.
-    pub(crate) open_races: Vec<OpenRace>,
+    pub(crate) open_races: OpenRaces,
 }
 
 impl Default for GuestState {
@@ -315,7 +315,7 @@ impl Default for GuestState {
             activity: 0,
             thread_use: None,
             stop_wakers: Vec::new(),
-            open_races: Vec::new(),
+            open_races: OpenRaces::default(),
         }
     }
 }

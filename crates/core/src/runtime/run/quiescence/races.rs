@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::task::Waker;
 
+use smallvec::SmallVec;
+
 use crate::path::Path;
 use crate::runtime::run::{Run, RunState};
 
@@ -56,6 +58,30 @@ pub(crate) struct OpenRace {
     waker: Option<Waker>,
 }
 
+/// The races of a run that are not decided yet. Few runs have any.
+#[derive(Default)]
+pub(crate) struct OpenRaces(Option<Box<SmallVec<[OpenRace; 1]>>>);
+
+impl OpenRaces {
+    fn push(&mut self, race: OpenRace) {
+        self.0.get_or_insert_default().push(race);
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &OpenRace> {
+        self.0.iter().flat_map(|races| races.iter())
+    }
+
+    fn get_mut(&mut self, race: &Arc<Race>) -> Option<&mut OpenRace> {
+        self.0.as_mut()?.iter_mut().find(|open| Arc::ptr_eq(&open.race, race))
+    }
+
+    fn remove(&mut self, race: &Arc<Race>) -> Option<OpenRace> {
+        let races = self.0.as_mut()?;
+        let index = races.iter().position(|open| Arc::ptr_eq(&open.race, race))?;
+        Some(races.swap_remove(index))
+    }
+}
+
 impl Run {
     /// Begins a race between `count` branches, which count as active. The branch that begins the race counts as
     /// blocked until the decision.
@@ -71,7 +97,7 @@ impl Run {
     /// Notes that the branch with this number has ended. The branch still counts as active.
     pub(crate) fn note_race_end(&self, race: &Arc<Race>, number: u32) {
         let mut state = self.state();
-        if let Some(open) = state.guest.open_races.iter_mut().find(|open| Arc::ptr_eq(&open.race, race)) {
+        if let Some(open) = state.guest.open_races.get_mut(race) {
             open.first_ended = Some(open.first_ended.map_or(number, |ended| ended.min(number)));
         }
     }
@@ -79,7 +105,7 @@ impl Run {
     /// Returns the winner; keeps `waker` while the race is open.
     pub(crate) fn poll_race(&self, race: &Arc<Race>, waker: &Waker) -> Option<u32> {
         let mut state = self.state();
-        if let Some(open) = state.guest.open_races.iter_mut().find(|open| Arc::ptr_eq(&open.race, race)) {
+        if let Some(open) = state.guest.open_races.get_mut(race) {
             open.waker = Some(waker.clone());
         }
         race.winner()
@@ -89,11 +115,9 @@ impl Run {
     /// the race continues.
     pub(crate) fn end_race(&self, race: &Arc<Race>) {
         let mut state = self.state();
-        let Some(i) = state.guest.open_races.iter().position(|open| Arc::ptr_eq(&open.race, race)) else {
-            return;
-        };
-        state.guest.open_races.swap_remove(i);
-        state.close_race(race, GIVEN_UP);
+        if state.guest.open_races.remove(race).is_some() {
+            state.close_race(race, GIVEN_UP);
+        }
     }
 }
 
@@ -105,12 +129,13 @@ impl RunState {
 
     /// Decides the next race, if there is one. Its losers have to unwind from now on. Must be called in quiescence.
     pub(super) fn decide_race(&mut self) -> bool {
-        let decidable =
-            self.guest.open_races.iter().enumerate().filter(|(_, open)| open.first_ended.is_some());
-        let Some((i, _)) = decidable.min_by(|(_, a), (_, b)| a.race.path.cmp(&b.race.path)) else {
+        let decidable = self.guest.open_races.iter().filter(|open| open.first_ended.is_some());
+        let next = decidable.min_by(|a, b| a.race.path.cmp(&b.race.path)).map(|open| open.race.clone());
+        let Some(OpenRace { race, first_ended, waker }) =
+            next.and_then(|race| self.guest.open_races.remove(&race))
+        else {
             return false;
         };
-        let OpenRace { race, first_ended, waker } = self.guest.open_races.swap_remove(i);
         self.close_race(&race, first_ended.unwrap_or(GIVEN_UP));
         if let Some(waker) = waker {
             waker.wake();
