@@ -77,7 +77,11 @@ enum BodyProgress<'py> {
 impl CallCoroutine {
     /// Returns the state of a call without a body that the code of an execution makes.
     pub(crate) fn for_call(branch: Py<Branch>) -> Self {
-        Self { branch: Some(branch), description: Some("a sleep, or a child,"), ..Self::default() }
+        Self {
+            branch: Some(branch),
+            description: Some("a durable call, such as a sleep,"),
+            ..Self::default()
+        }
     }
 
     /// Returns the state of a call of a program.

@@ -10,8 +10,9 @@ use rmp::encode::{
     write_array_len, write_bin, write_bool, write_f64, write_map_len, write_nil, write_sint, write_str,
     write_uint,
 };
-use stepfast::Payload;
+use stepfast::{Error, Payload};
 
+use crate::error::to_exception;
 use crate::exit::InterpreterGuard;
 
 /// Maximum nesting depth of the values that this module handles. Deeper values are left to `stepfast._values`, whose
@@ -66,8 +67,17 @@ pub(crate) fn call_with<'py>(
     function: &Bound<'py, PyAny>,
     arguments: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (args, kwargs) = (arguments.get_item(0)?, arguments.get_item(1)?);
-    function.call(args.cast::<PyList>()?.to_tuple(), Some(kwargs.cast::<PyDict>()?))
+    let pair = || Some((arguments.get_item(0).ok()?, arguments.get_item(1).ok()?));
+    let parts = pair().and_then(|(args, kwargs)| {
+        Some((args.cast_into::<PyList>().ok()?, kwargs.cast_into::<PyDict>().ok()?))
+    });
+    let Some((args, kwargs)) = parts else {
+        let reason = "is not the arguments of a Python function: give them by --arguments of the program stepfast, or start \
+                      the workflow in Python";
+        let error = Error::Invalid { input: "input", reason: reason.to_owned() };
+        return Err(to_exception(function.py(), &error));
+    };
+    function.call(args.to_tuple(), Some(&kwargs))
 }
 
 /// Decodes the value of a payload. Fails with `stepfast.values.DecodeError` if the value cannot be read.

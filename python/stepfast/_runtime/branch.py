@@ -26,6 +26,13 @@ StepBody = tuple[Branch, Call, str, int | None]
 current_code: Final[ContextVar[Branch | StepBody | None]] = ContextVar("stepfast", default=None)
 
 
+#: The reason why an execution fails whose input another program has written in another form.
+NOT_ARGUMENTS: Final = (
+    "the input of the execution is not the arguments of a Python function: give them by --arguments of the "
+    "program stepfast, or start the workflow in Python"
+)
+
+
 def current_branch() -> Branch | None:
     """Returns the branch whose code runs here; None in the body of a step and outside of executions."""
     current = current_code.get()
@@ -42,9 +49,17 @@ def call_in_empty_context(branch: Branch, function: Callable[..., Any], argument
         branch: The first branch of the execution.
         function: The function of the workflow.
         arguments: The arguments by position, and the arguments by name.
+
+    Raises:
+        InvalidArgument: The input of the execution is something else.
     """
-    args, kwargs = arguments
-    return Context().run(_call_as_branch, branch, function, args, kwargs)
+    try:
+        args, kwargs = arguments
+    except (TypeError, ValueError):
+        args = None
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        raise InvalidArgument(NOT_ARGUMENTS)
+    return Context().run(_call_as_branch, branch, function, tuple(args), kwargs)
 
 
 def _call_as_branch(

@@ -30,12 +30,15 @@ from stepfast import (
     StartOptions,
     WorkflowCancelled,
     WorkflowIdConflict,
+    _native,
     current,
     sleep,
     step,
     workflow,
 )
 from stepfast._options.start_options import _CHECKS  # pyright: ignore[reportPrivateUsage]
+from stepfast._outbox.connection import insert_row
+from stepfast._outbox.inbox_row import InboxRow
 
 
 @workflow
@@ -443,3 +446,30 @@ def test_client_starts_workflow_defined_after_its_open(url: str) -> None:
 def test_public_names_belong_to_package() -> None:
     for name in ("StartOptions", "Startable", "ConfiguredWorkflow", "RemoteWorkflow", "BulkResult"):
         assert getattr(stepfast, name).__module__ == "stepfast"
+
+
+@pytest.mark.parametrize("target", [multiply_by_two, multiply_by_two_async])
+def test_input_that_is_no_arguments_fails_the_execution(sqlite_url: str, target: Any) -> None:
+    async def run() -> None:
+        async with AsyncEngine(sqlite_url) as engine:
+            for workflow_id in ids:
+                while not await engine.list(workflow=target.name):
+                    await asyncio.sleep(0.01)
+                with pytest.raises(
+                    InvalidArgument, match="not the arguments of a Python function.*--arguments"
+                ):
+                    await (await engine.get(workflow_id)).result()
+
+    Engine(sqlite_url).close()
+    header = _native.encode_start((), {}, 0)[2][:1]
+    ids = []
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:"))) as connection:
+        # in MessagePack: a number, nothing, a text of two letters, and a list of two numbers
+        for value in (b"\x07", b"\xc0", b"\xa2ab", b"\x92\x01\x02"):
+            key, text, _, _ = _native.encode_start((), {}, 0)
+            insert_row(
+                connection, InboxRow(key, text, target.name, None, header + value, {}), "stepfast", False
+            )
+            ids.append(text)
+        connection.commit()
+    asyncio.run(run())

@@ -203,7 +203,7 @@ def test_forgotten_await_causes_a_warning_or_type_error(url: str) -> None:
                     pytest.raises(TypeError, match=message),
                 ):
                     await (await engine.start(program, 1))
-            with pytest.warns(RuntimeWarning, match="a sleep, or a child, was called, and never awaited"):
+            with pytest.warns(RuntimeWarning, match="a durable call, such as a sleep, was called"):
                 assert await engine.run(forgets_to_await_sleep, 1) == 1
 
     asyncio.run(main())

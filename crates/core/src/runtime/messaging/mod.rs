@@ -111,7 +111,8 @@ impl EngineInner {
         check_text("workflow_id", workflow_id, MAX_ID_BYTES)?;
         if key_of_text(workflow_id).is_some() || split_item_id(workflow_id).is_some() {
             let reason = format!(
-                "no message can be kept for {workflow_id:?}: it looks like an id that the engine gives to an execution or to                  an item"
+                "no message can be kept for {workflow_id:?}: it looks like an id that the engine gives to an execution or \
+                 to an item"
             );
             return Err(Error::Invalid { input: "workflow_id", reason });
         }
