@@ -99,7 +99,7 @@ pub(crate) struct CallTable {
     durable_waits: Option<Box<DurableWaits>>,
 }
 
-/// The durable waits of a run's calls, and its streams.
+/// The durable waits of a run's calls, its streams and its races.
 #[derive(Default)]
 struct DurableWaits {
     /// Number of calls that wait for a timer, a child or a message.
@@ -111,6 +111,7 @@ struct DurableWaits {
     gate: SuspensionGate,
     mailbox: Mailbox,
     streams: RunStreams,
+    open_races: OpenRaces,
     /// The part of the execution that the code runs: the number of times that it has continued as new.
     part: u32,
     /// Number of calls that end the part. All but the last one were abandoned.
@@ -198,6 +199,16 @@ impl CallTable {
     /// Returns the streams that the run has written to.
     pub(crate) fn streams(&mut self) -> &mut RunStreams {
         &mut self.durable_waits.get_or_insert_default().streams
+    }
+
+    /// Returns the races that are not decided yet; `None` if the run had none so far.
+    pub(crate) fn open_races(&self) -> Option<&OpenRaces> {
+        self.durable_waits.as_ref().map(|waits| &waits.open_races)
+    }
+
+    /// Returns the races that are not decided yet, to change them.
+    pub(crate) fn open_races_mut(&mut self) -> &mut OpenRaces {
+        &mut self.durable_waits.get_or_insert_default().open_races
     }
 
     /// Returns the calls of a run that begins with this part of its execution.
@@ -300,8 +311,6 @@ pub(crate) struct GuestState {
     pub(crate) thread_use: Option<ThreadUse>,
     /// Wakers of waiters for a guest's calls, to be woken when the run is stopped or a race is decided.
     pub(crate) stop_wakers: Vec<Waker>,
-    /// The races that are not decided yet.
-    pub(crate) open_races: OpenRaces,
 }
 
 impl Default for GuestState {
@@ -315,7 +324,6 @@ impl Default for GuestState {
             activity: 0,
             thread_use: None,
             stop_wakers: Vec::new(),
-            open_races: OpenRaces::default(),
         }
     }
 }

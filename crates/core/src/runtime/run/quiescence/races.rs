@@ -9,8 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::task::Waker;
 
-use smallvec::SmallVec;
-
 use crate::path::Path;
 use crate::runtime::run::{Run, RunState};
 
@@ -60,25 +58,21 @@ pub(crate) struct OpenRace {
 
 /// The races of a run that are not decided yet. Few runs have any.
 #[derive(Default)]
-pub(crate) struct OpenRaces(Option<Box<SmallVec<[OpenRace; 1]>>>);
+pub(crate) struct OpenRaces(Vec<OpenRace>);
 
 impl OpenRaces {
-    fn push(&mut self, race: OpenRace) {
-        self.0.get_or_insert_default().push(race);
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &OpenRace> {
-        self.0.iter().flat_map(|races| races.iter())
-    }
-
     fn get_mut(&mut self, race: &Arc<Race>) -> Option<&mut OpenRace> {
-        self.0.as_mut()?.iter_mut().find(|open| Arc::ptr_eq(&open.race, race))
+        self.0.iter_mut().find(|open| Arc::ptr_eq(&open.race, race))
     }
 
     fn remove(&mut self, race: &Arc<Race>) -> Option<OpenRace> {
-        let races = self.0.as_mut()?;
-        let index = races.iter().position(|open| Arc::ptr_eq(&open.race, race))?;
-        Some(races.swap_remove(index))
+        let index = self.0.iter().position(|open| Arc::ptr_eq(&open.race, race))?;
+        Some(self.0.swap_remove(index))
+    }
+
+    /// Returns the races of which a branch has ended.
+    fn decidable(&self) -> impl Iterator<Item = &OpenRace> {
+        self.0.iter().filter(|open| open.first_ended.is_some())
     }
 }
 
@@ -88,7 +82,7 @@ impl Run {
     pub(crate) fn begin_race(&self, path: Path, count: u32) -> Arc<Race> {
         let race = Arc::new(Race { path, winner: AtomicU32::new(UNDECIDED) });
         let mut state = self.state();
-        state.guest.open_races.push(OpenRace { race: race.clone(), first_ended: None, waker: None });
+        state.calls.open_races_mut().0.push(OpenRace { race: race.clone(), first_ended: None, waker: None });
         state.active_branches = state.active_branches + count - 1;
         state.mark_active();
         race
@@ -97,7 +91,7 @@ impl Run {
     /// Notes that the branch with this number has ended. The branch still counts as active.
     pub(crate) fn note_race_end(&self, race: &Arc<Race>, number: u32) {
         let mut state = self.state();
-        if let Some(open) = state.guest.open_races.get_mut(race) {
+        if let Some(open) = state.calls.open_races_mut().get_mut(race) {
             open.first_ended = Some(open.first_ended.map_or(number, |ended| ended.min(number)));
         }
     }
@@ -105,7 +99,7 @@ impl Run {
     /// Returns the winner; keeps `waker` while the race is open.
     pub(crate) fn poll_race(&self, race: &Arc<Race>, waker: &Waker) -> Option<u32> {
         let mut state = self.state();
-        if let Some(open) = state.guest.open_races.get_mut(race) {
+        if let Some(open) = state.calls.open_races_mut().get_mut(race) {
             open.waker = Some(waker.clone());
         }
         race.winner()
@@ -115,7 +109,7 @@ impl Run {
     /// the race continues.
     pub(crate) fn end_race(&self, race: &Arc<Race>) {
         let mut state = self.state();
-        if state.guest.open_races.remove(race).is_some() {
+        if state.calls.open_races_mut().remove(race).is_some() {
             state.close_race(race, GIVEN_UP);
         }
     }
@@ -124,16 +118,15 @@ impl Run {
 impl RunState {
     /// Whether a branch of an open race has ended.
     pub(crate) fn has_decidable_race(&self) -> bool {
-        self.guest.open_races.iter().any(|open| open.first_ended.is_some())
+        self.calls.open_races().is_some_and(|races| races.decidable().next().is_some())
     }
 
     /// Decides the next race, if there is one. Its losers have to unwind from now on. Must be called in quiescence.
     pub(super) fn decide_race(&mut self) -> bool {
-        let decidable = self.guest.open_races.iter().filter(|open| open.first_ended.is_some());
-        let next = decidable.min_by(|a, b| a.race.path.cmp(&b.race.path)).map(|open| open.race.clone());
-        let Some(OpenRace { race, first_ended, waker }) =
-            next.and_then(|race| self.guest.open_races.remove(&race))
-        else {
+        let Some(races) = self.calls.open_races() else { return false };
+        let next = races.decidable().min_by(|a, b| a.race.path.cmp(&b.race.path));
+        let Some(next) = next.map(|open| open.race.clone()) else { return false };
+        let Some(OpenRace { race, first_ended, waker }) = self.calls.open_races_mut().remove(&next) else {
             return false;
         };
         self.close_race(&race, first_ended.unwrap_or(GIVEN_UP));
