@@ -149,10 +149,9 @@ class Outbox(_OutboxBase):
         message_id: str | None = None,
         keep: bool = False,
     ) -> str:
-        """Sends a message to an execution in the open transaction of a connection. After the commit, a worker
-        sends the message as an execution of the built-in workflow `stepfast.send`. If the receiver has ended
-        or does not exist, that execution fails; `resume` sends the message again. The messages of several
-        calls have no order.
+        """Sends a message to an execution in the open transaction of a connection. After the commit, an
+        execution of a built-in workflow sends the message. If the receiver has ended or does not exist, that
+        execution fails; `resume` sends the message again. The messages of several calls have no order.
 
         Args:
             connection: A connection of psycopg, SQLAlchemy or sqlite3.
