@@ -56,10 +56,10 @@ def call_in_empty_context(branch: Branch, function: Callable[..., Any], argument
     try:
         args, kwargs = arguments
     except (TypeError, ValueError):
-        args = None
-    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        raise InvalidArgument(NOT_ARGUMENTS) from None
+    if (type(args), type(kwargs)) != (list, dict):
         raise InvalidArgument(NOT_ARGUMENTS)
-    return Context().run(_call_as_branch, branch, function, tuple(args), kwargs)
+    return Context().run(_call_as_branch, branch, function, args, kwargs)
 
 
 def _call_as_branch(
