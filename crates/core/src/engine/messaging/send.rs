@@ -147,10 +147,11 @@ impl SendBuilder {
         if let Some(id) = &message_id {
             check_message_id(id)?;
         }
-        let (receiver, workflow_id) = match receiver {
-            MessageReceiver::Id(id) if keeps => (engine.find_receiver_or_address(&id).await?, id),
-            receiver => receiver.find(&engine).await?,
+        let (found, workflow_id) = match receiver {
+            MessageReceiver::Id(id) => (engine.find_receiver(&id).await, id),
+            MessageReceiver::Handle { key, workflow_id } => (Ok(key), workflow_id),
         };
+        let receiver = engine.receiver_or_address(found, &workflow_id, keeps)?;
         let message = engine.new_message(receiver, topic, message_id, value?)?;
         if keeps && !receiver.is_address() {
             engine.stage_forward(&workflow_id, receiver);

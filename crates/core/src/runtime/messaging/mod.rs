@@ -97,17 +97,22 @@ impl EngineInner {
         Ok(execution.key)
     }
 
-    /// Returns the key of the execution with this workflow_id, to which messages can be sent, or else the address at which
-    /// messages are kept for it.
-    pub(crate) async fn find_receiver_or_address(&self, workflow_id: &str) -> Result<Key, Error> {
-        match self.find_receiver(workflow_id).await {
-            Err(Error::NotFound { .. }) => self.address_of(workflow_id),
+    /// Returns the execution that a search for the receiver of a message has found. If there is none, and the message is to
+    /// be kept, returns the address of the workflow_id.
+    pub(crate) fn receiver_or_address(
+        &self,
+        found: Result<Key, Error>,
+        workflow_id: &str,
+        keeps: bool,
+    ) -> Result<Key, Error> {
+        match found {
+            Err(Error::NotFound { .. }) if keeps => self.address_of(workflow_id),
             found => found,
         }
     }
 
     /// Returns the address of a workflow_id that an execution can get later. Fails for other ids.
-    pub(crate) fn address_of(&self, workflow_id: &str) -> Result<Key, Error> {
+    fn address_of(&self, workflow_id: &str) -> Result<Key, Error> {
         check_text("workflow_id", workflow_id, MAX_ID_BYTES)?;
         if key_of_text(workflow_id).is_some() || split_item_id(workflow_id).is_some() {
             let reason = format!(

@@ -19,13 +19,7 @@ pub(super) async fn find_other<T, F>(
 where
     F: Future<Output = Result<T, Error>>,
 {
-    match search(call, &query).await {
-        Err(Error::NotFound { .. }) => {
-            wait_relatives_durable(&call.run, workflow_id).await;
-            search(call, &query).await
-        }
-        found => found,
-    }
+    search_when_durable(&call.run, workflow_id, || search(call, &query)).await
 }
 
 /// Returns the key of the execution with this workflow_id, to which a step of this run sends a message. The future never
@@ -33,15 +27,26 @@ where
 pub(super) async fn find(run: &Arc<Run>, workflow_id: &str) -> Result<Key, Error> {
     let engine = &run.engine;
     let search = || engine.query_with_retry(|| engine.find_receiver(workflow_id));
-    let found = match search().await {
+    match search_when_durable(run, workflow_id, search).await {
+        Err(Error::Unavailable(_)) => std::future::pending().await,
+        found => found,
+    }
+}
+
+/// Returns the result of a search. If it finds nothing, searches again when the relatives of the run are durable.
+async fn search_when_durable<T, F>(
+    run: &Arc<Run>,
+    workflow_id: &str,
+    search: impl Fn() -> F,
+) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    match search().await {
         Err(Error::NotFound { .. }) => {
             wait_relatives_durable(run, workflow_id).await;
             search().await
         }
-        found => found,
-    };
-    match found {
-        Err(Error::Unavailable(_)) => std::future::pending().await,
         found => found,
     }
 }

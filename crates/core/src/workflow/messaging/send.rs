@@ -207,10 +207,7 @@ impl OutgoingMessage {
     ) -> Result<(), Error> {
         let Self { workflow_id, value, topic, id, keeps } = self;
         let engine = &run.engine;
-        let receiver = match found {
-            Err(Error::NotFound { .. }) if keeps => engine.address_of(&workflow_id)?,
-            found => found?,
-        };
+        let receiver = engine.receiver_or_address(found, &workflow_id, keeps)?;
         let id = id.unwrap_or_else(|| derived_id.into());
         let mut message = engine.new_message(receiver, topic, Some(id), value?)?;
         message.is_owned = true;
