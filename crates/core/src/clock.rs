@@ -55,6 +55,16 @@ impl Timestamp {
     }
 }
 
+/// The format of RFC 3339, in UTC.
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match jiff::Timestamp::from_microsecond(self.0) {
+            Ok(instant) => fmt::Display::fmt(&instant, f),
+            Err(_) => write!(f, "{self:?}"),
+        }
+    }
+}
+
 impl fmt::Debug for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}us", self.0)

@@ -16,4 +16,8 @@ def short_repr(value: object) -> str:
     except Exception:
         # the `__repr__` of the caller's class has raised an exception
         text = object.__repr__(value)
-    return text if len(text) <= MAX_REPR_CHARS else f"{text[:MAX_REPR_CHARS]}… ({len(text)} characters)"
+    if len(text) <= MAX_REPR_CHARS:
+        return text
+    # the quotes are not part of the value
+    characters = len(value) if isinstance(value, str) else len(text)
+    return f"{text[:MAX_REPR_CHARS]}… ({characters} characters)"

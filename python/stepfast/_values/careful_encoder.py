@@ -191,6 +191,6 @@ def _key_path(path: str, key: object) -> str:
 def _encode_error(value: object, path: str, not_recordable: NotRecordable) -> EncodeError:
     name = type_name(type(value))
     message = (
-        f"{path} cannot be recorded: it is a {name}, and {not_recordable.reason}; {not_recordable.advice}"
+        f"{path} cannot be recorded: its type is {name}, and {not_recordable.reason}; {not_recordable.advice}"
     )
     return EncodeError(message, path=path, type_name=name)

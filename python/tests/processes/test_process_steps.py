@@ -202,7 +202,7 @@ def test_unrecordable_argument_is_refused_without_child(tmp_path: pathlib.Path) 
             engine.run(process_steps.passes_lock, "order-7")
         assert str(raised.value).startswith(
             "step 'reverse_order': it runs in a child process, and its arguments must be recordable: "
-            "argument 'times' cannot be recorded: it is a _thread.lock"
+            "argument 'times' cannot be recorded: its type is _thread.lock"
         )
         assert raised.value.path == "argument 'times'"
         assert child_pids() == other_pids

@@ -151,7 +151,7 @@ def test_unrecordable_value_is_refused_with_its_path(
         assert error.path.startswith("key ")
         assert error.path.endswith("of result") or ".content" in error.path
     assert error.type_name == type_name
-    assert str(error).startswith(f"{error.path} cannot be recorded: it is a {type_name}, and ")
+    assert str(error).startswith(f"{error.path} cannot be recorded: its type is {type_name}, and ")
     assert message in str(error)
     assert "; " in str(error)
 

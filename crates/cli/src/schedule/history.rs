@@ -4,19 +4,15 @@ use clap::Args;
 use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde_json::{Value, json};
-use stepfast::schedule::instant_of;
+use stepfast::schedule::{SCHEDULE_ATTRIBUTE, instant_of};
 use stepfast::store::{Execution, Filter};
 use stepfast::text::format_duration;
 use stepfast::{Attributes, Error};
 
 use super::ScheduleArgs;
-use super::view::format_instant;
 use crate::client::with_client;
 use crate::output::{self, Exit, cell_text};
 use crate::workflow::parse_list_limit;
-
-/// The attribute of the executions that a schedule has started.
-const SCHEDULE_ATTRIBUTE: &str = "schedule";
 
 #[derive(Args)]
 pub(crate) struct ScheduleHistoryArgs {
@@ -66,7 +62,7 @@ impl ScheduleHistoryArgs {
 
 /// Returns the instant for which an execution was started; `None` for a triggered one.
 fn instant(execution: &Execution) -> Option<String> {
-    execution.given_id.as_deref().and_then(instant_of).map(format_instant)
+    execution.given_id.as_deref().and_then(instant_of).map(|instant| instant.to_string())
 }
 
 fn is_triggered(execution: &Execution, schedule: &str) -> bool {

@@ -6,7 +6,7 @@ mod view;
 
 use std::time::Duration;
 
-use anyhow::{anyhow, bail};
+use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use stepfast::clock::Timestamp;
@@ -212,10 +212,6 @@ impl TriggerScheduleArgs {
 impl BackfillScheduleArgs {
     async fn run(self) -> anyhow::Result<Exit> {
         let Self { named: ScheduleArgs { target, name }, from, to } = self;
-        if from > to {
-            let [from, to] = [from, to].map(output::format_instant);
-            bail!("--from {from} is after --to {to}");
-        }
         let store = stepfast::connect_existing(&target.store).await?;
         let instants =
             with_client(store, async |client| Ok(client.backfill_schedule(&name, from, to).await?)).await?;

@@ -42,14 +42,8 @@ fn state_with_reason(view: &ScheduleView) -> String {
     reason.map_or_else(|| state(view).to_owned(), |reason| format!("{}: {reason}", state(view)))
 }
 
-/// Formats an instant of a schedule, as in the ids of its executions.
-pub(super) fn format_instant(instant: Timestamp) -> String {
-    jiff::Timestamp::from_microsecond(instant.as_micros())
-        .map_or_else(|_| "?".to_owned(), |instant| instant.to_string())
-}
-
 fn format_or_none(instant: Option<Timestamp>) -> String {
-    instant.map_or_else(|| "none".to_owned(), format_instant)
+    instant.map_or_else(|| "none".to_owned(), |instant| instant.to_string())
 }
 
 /// Formats an instant in a time zone, as in `2026-11-29T03:00:00+01:00[Europe/Berlin]`.
@@ -74,7 +68,7 @@ fn next_instants(view: &ScheduleView) -> Result<Vec<Timestamp>, Error> {
 pub(super) fn describe(view: &ScheduleView) -> String {
     let schedule = &view.schedule;
     let next = match (state(view), view.next) {
-        ("active", Some(next)) => format!("next {}", format_instant(next)),
+        ("active", Some(next)) => format!("next {next}"),
         (state, _) => state.to_owned(),
     };
     format!("{}, {}, {next}", schedule.workflow, schedule.timing())
@@ -119,7 +113,7 @@ pub(super) fn schedule_text(view: &ScheduleView) -> Result<String, Error> {
     };
     let attributes: Vec<String> =
         schedule.attributes.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    let skips: Vec<String> = view.skips.iter().copied().map(format_instant).collect();
+    let skips: Vec<String> = view.skips.iter().map(Timestamp::to_string).collect();
     let lines = [
         ("state", state_with_reason(view)),
         ("workflow", schedule.workflow.to_string()),
@@ -162,7 +156,7 @@ pub(super) fn schedule_text(view: &ScheduleView) -> Result<String, Error> {
     let zone = schedule.timezone_name();
     for instant in instants {
         let local = if zone == "UTC" { String::new() } else { format!("  {}", format_local(instant, zone)) };
-        shown += &format!("\n  {}{local}", format_instant(instant));
+        shown += &format!("\n  {instant}{local}");
     }
     Ok(shown)
 }
@@ -179,9 +173,9 @@ pub(super) fn schedule_json(view: &ScheduleView) -> Value {
         "cron": schedule.cron,
         "timezone": schedule.timezone,
         "every_ms": millis(schedule.every),
-        "at": schedule.at.map(format_instant),
-        "starts_at": schedule.starts_at.map(format_instant),
-        "ends_at": schedule.ends_at.map(format_instant),
+        "at": schedule.at.map(|instant| instant.to_string()),
+        "starts_at": schedule.starts_at.map(|instant| instant.to_string()),
+        "ends_at": schedule.ends_at.map(|instant| instant.to_string()),
         "jitter_ms": millis(Some(schedule.jitter)),
         "overlap": schedule.overlap.as_str(),
         "catch_up": schedule.catch_up.as_str(),
@@ -195,11 +189,11 @@ pub(super) fn schedule_json(view: &ScheduleView) -> Value {
         "pause": view.pause.as_ref().map(|pause| {
             json!({ "reason": pause.reason, "is_automatic": pause.is_automatic })
         }),
-        "next": view.next.map(format_instant),
-        "last_started": view.last_started.map(format_instant),
+        "next": view.next.map(|instant| instant.to_string()),
+        "last_started": view.last_started.map(|instant| instant.to_string()),
         "started": view.started,
         "skipped": view.skipped,
-        "skips": view.skips.iter().copied().map(format_instant).collect::<Vec<_>>(),
+        "skips": view.skips.iter().map(Timestamp::to_string).collect::<Vec<_>>(),
         "buffered": view.buffered,
         "backfills": view.backfills,
         "failures": view.failures,
@@ -214,8 +208,7 @@ pub(super) fn schedule_json(view: &ScheduleView) -> Value {
 pub(super) fn shown_json(view: &ScheduleView) -> Result<Value, Error> {
     let mut shown = schedule_json(view);
     let zone = view.schedule.timezone_name();
-    let instant =
-        |it: &Timestamp| json!({ "instant": format_instant(*it), "local": format_local(*it, zone) });
+    let instant = |it: &Timestamp| json!({ "instant": it.to_string(), "local": format_local(*it, zone) });
     shown["instants"] = next_instants(view)?.iter().map(instant).collect();
     Ok(shown)
 }

@@ -182,9 +182,12 @@ impl Engine {
     ) -> Result<usize, Error> {
         let schedule = self.require_schedule(name).await?.schedule;
         let after = Timestamp::from_micros(from.as_micros().saturating_sub(1));
+        let refuse = |reason: String| Err(Error::Invalid { input: "range", reason });
+        if from > until {
+            return refuse(format!("begins at {from}, after its end {until}"));
+        }
         if until > self.inner.now() {
-            let reason = "ends in the future; the schedule itself starts those executions".to_owned();
-            return Err(Error::Invalid { input: "until", reason });
+            return refuse("ends in the future; the schedule itself starts those executions".to_owned());
         }
         let instants = Instants::new(&schedule)?;
         let next = |after| instants.next_after(after).filter(|instant| *instant <= until);
@@ -195,8 +198,7 @@ impl Engine {
             } else {
                 format!("more than {MAX_BACKFILLED} instants")
             };
-            let reason = format!("has {found} of schedule {name:?}; choose another range");
-            return Err(Error::Invalid { input: "range", reason });
+            return refuse(format!("has {found} of schedule {name:?}; choose another range"));
         }
         self.request_change(name, &ScheduleRequest::Backfill { after, until }).await?;
         Ok(count)

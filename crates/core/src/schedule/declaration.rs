@@ -19,7 +19,7 @@ use crate::workflow::context::Context;
 /// The registered name of the built-in workflow whose executions are schedules.
 pub(crate) const SCHEDULE_WORKFLOW: &str = "stepfast.schedule";
 /// The attribute whose value is the name of a schedule: of the executions that it has started.
-pub(crate) const SCHEDULE_ATTRIBUTE: &str = "schedule";
+pub const SCHEDULE_ATTRIBUTE: &str = "schedule";
 
 /// Maximum length of a schedule's name, in bytes.
 const MAX_NAME_BYTES: usize = 128;
@@ -273,7 +273,7 @@ impl Schedule {
         match (&self.cron, self.every, self.at) {
             (Some(cron), ..) => format!("{cron} {}", self.timezone_name()),
             (None, Some(every), _) => format!("every {}", format_interval(every)),
-            (None, None, Some(at)) => format!("at {}", format_instant(at)),
+            (None, None, Some(at)) => format!("at {at}"),
             (None, None, None) => "no timing".to_owned(),
         }
     }
@@ -413,7 +413,7 @@ pub(crate) fn schedule_id(name: &str) -> String {
 
 /// Returns the workflow_id of the execution that a schedule starts for an instant.
 pub(crate) fn instant_id(schedule: &str, instant: Timestamp) -> String {
-    format!("{schedule}@{}", format_instant(instant))
+    format!("{schedule}@{instant}")
 }
 
 /// Returns the instant in the workflow_id of an execution that a schedule has started; `None` for other ids.
@@ -433,12 +433,4 @@ fn format_interval(interval: Duration) -> String {
     let millis = interval.as_millis();
     let (unit, size) = UNITS.iter().find(|(_, size)| millis.is_multiple_of(*size)).unwrap_or(&("ms", 1));
     format!("{}{unit}", millis / size)
-}
-
-/// Returns an instant in the format of RFC 3339, in UTC.
-pub(crate) fn format_instant(instant: Timestamp) -> String {
-    match jiff::Timestamp::from_microsecond(instant.as_micros()) {
-        Ok(instant) => instant.to_string(),
-        Err(_) => format!("{}us", instant.as_micros()),
-    }
 }

@@ -13,8 +13,8 @@ mod timing;
 mod view;
 
 pub(crate) use code::schedule_workflow;
+pub use declaration::{SCHEDULE_ATTRIBUTE, Schedule, instant_of};
 pub(crate) use declaration::{SCHEDULE_WORKFLOW, check_schedule_name, schedule_id};
-pub use declaration::{Schedule, instant_of};
 pub use policy::{CatchUp, Overlap};
 pub(crate) use state::{REQUEST_TOPIC, ScheduleRequest, ScheduleState};
 pub use state::{SchedulePause, ScheduleView};

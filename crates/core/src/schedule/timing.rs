@@ -90,17 +90,39 @@ impl<'s> Instants<'s> {
     }
 }
 
+/// The fields of a cron expression. The first one may be left out.
+const CRON_FIELDS: [&str; 6] = ["second", "minute", "hour", "day of the month", "month", "day of the week"];
+
 /// Parses a cron expression of five or six fields, or a nickname such as `@daily`.
 fn parse_cron(expression: &str) -> Result<Cron, Error> {
-    let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
-    parser.parse(expression).map_err(|error| Error::Invalid {
+    cron_parser().parse(expression).map_err(|error| Error::Invalid {
         input: "cron",
         reason: format!(
-            "{} is not a cron expression: {error}; give minute, hour, day of the month, month and day of the week, as in \
+            "{} is not a cron expression: {}; give minute, hour, day of the month, month and day of the week, as in \
              \"0 2 * * *\", or six fields with the seconds first",
-            quote(expression)
+            quote(expression),
+            fault(expression).unwrap_or_else(|| error.to_string().trim_end_matches('.').to_owned())
         ),
     })
+}
+
+/// Returns the fault of a cron expression: its number of fields, or the first field that cannot be parsed.
+fn fault(expression: &str) -> Option<String> {
+    let fields: Vec<&str> = expression.split_whitespace().collect();
+    if !(5..=6).contains(&fields.len()) {
+        return Some(format!("the number of its fields is {}", fields.len()));
+    }
+    let names = &CRON_FIELDS[CRON_FIELDS.len() - fields.len()..];
+    let parses = |place: usize| {
+        let alone = (0..fields.len()).map(|other| if other == place { fields[other] } else { "*" });
+        cron_parser().parse(&alone.collect::<Vec<_>>().join(" ")).is_ok()
+    };
+    let place = (0..fields.len()).find(|place| !parses(*place))?;
+    Some(format!("{} is no {}", quote(fields[place]), names[place]))
+}
+
+fn cron_parser() -> CronParser {
+    CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build()
 }
 
 /// Returns the time zone with this IANA name.
@@ -147,7 +169,6 @@ mod tests {
 
     use super::*;
     use crate::payload::Payload;
-    use crate::schedule::declaration::format_instant;
 
     fn schedule() -> Schedule {
         Schedule::of_payload("s".into(), "w".into(), &Payload::encode(&()).unwrap())
@@ -172,7 +193,7 @@ mod tests {
         let mut backwards: Vec<_> = std::iter::successors(before(until), just_before).collect();
         backwards.reverse();
         assert_eq!(forwards, backwards, "{}", schedule.timing());
-        forwards.into_iter().map(format_instant).collect()
+        forwards.iter().map(Timestamp::to_string).collect()
     }
 
     #[test]
@@ -239,7 +260,7 @@ mod tests {
         let first = |expression: &str| {
             let schedule = cron(expression, "UTC");
             let next = Instants::new(&schedule).unwrap().next_after(at("2026-11-01T00:00:00Z"));
-            format_instant(next.unwrap())
+            next.unwrap().to_string()
         };
         for (expression, expected) in [
             // the first and the second Friday of November, the last one, and the last day
@@ -285,6 +306,25 @@ mod tests {
         }
         for bad in ["", "Berlin", "Europe/Atlantis", "../etc/passwd", "\0"] {
             assert!(Instants::new(&cron("* * * * *", bad)).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn error_of_a_cron_expression_names_the_field() {
+        for (expression, cause) in [
+            ("60 * * * *", "\"60\" is no minute"),
+            ("* 25 * * *", "\"25\" is no hour"),
+            ("* * 0 * *", "\"0\" is no day of the month"),
+            ("* * * 1-13 *", "\"1-13\" is no month"),
+            ("* * * * FRY", "\"FRY\" is no day of the week"),
+            ("61 * * * * *", "\"61\" is no second"),
+            ("* * * *", "the number of its fields is 4"),
+            ("", "the number of its fields is 0"),
+            ("@midnight", "the number of its fields is 1"),
+        ] {
+            let error = Instants::new(&cron(expression, "UTC")).err().unwrap().to_string();
+            assert!(error.contains(cause), "{error}");
+            assert!(!error.contains(".;"), "{error}");
         }
     }
 

@@ -9,7 +9,7 @@ from stepfast import _native
 from stepfast._runtime.branch import current_branch, current_code
 from stepfast._runtime.waiting import await_or_wait
 from stepfast._validation import bounds
-from stepfast._validation.durations import Duration, to_seconds
+from stepfast._validation.durations import Duration, to_timeout
 from stepfast._workflow.messaging.in_step import call_in_step
 from stepfast.errors import InvalidArgument
 
@@ -41,7 +41,7 @@ def receive(topic: str = DEFAULT_TOPIC, *, timeout: Duration | None = None) -> A
             timeout is negative.
     """
     bounds.check_name("topic", topic)
-    seconds = None if timeout is None else to_seconds("timeout", timeout, 0.0)
+    seconds = to_timeout("timeout", timeout)
     branch = current_branch()
     if branch is None:
         raise InvalidArgument(
