@@ -50,12 +50,13 @@ demo: setup ## Set up, measure the payload experiment, then kill workflows in th
 	@.venv/bin/stepfast workflow list --store sqlite:$(DEMO)/demo.db
 
 .PHONY: check
-check: .venv/ready ## Check format, lints, types, documentation, rooms and language
+check: .venv/ready ## Check format, lints, types, the list of mutants, documentation, rooms and language
 	cargo fmt --all --check
 	.venv/bin/ruff format --quiet --check --config python/pyproject.toml python examples/python tests/mutants
 	.venv/bin/ruff check --quiet --config python/pyproject.toml python examples/python tests/mutants
 	.venv/bin/mypy --config-file python/pyproject.toml python/stepfast
 	cd python && ../.venv/bin/lint-imports --no-cache --no-logo pyproject.toml
+	.venv/bin/python tests/mutants/run.py --list >/dev/null
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 .venv/bin/pyright --warnings --project python --pythonpath .venv/bin/python
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_FLAGS) --workspace --no-deps

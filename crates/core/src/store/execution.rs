@@ -477,16 +477,6 @@ pub struct Record {
 }
 
 impl Record {
-    /// Removes the checkpoints and failed attempts of the parts before the last continuation, which no replay needs. The
-    /// checkpoint of that continuation remains.
-    pub fn remove_earlier_parts(&mut self) {
-        let continued = self.checkpoints.iter().filter(|it| it.kind == CheckpointKind::Continued);
-        if let Some(last) = continued.max_by_key(|it| it.order).map(|it| it.path.clone()) {
-            self.checkpoints.retain(|it| it.path >= last);
-            self.attempts.retain(|it| it.path >= last);
-        }
-    }
-
     /// Creates the record of an execution of which only the row is loaded.
     pub fn without_details(execution: Execution) -> Self {
         Self {

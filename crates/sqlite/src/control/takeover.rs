@@ -12,6 +12,7 @@ use stepfast_core::store::{QUARANTINE_STRIKES, StoreError, next_strikes, quarant
 use crate::conn::statements::{Sql, Statements};
 use crate::database::Database;
 use crate::error::DbResult;
+use crate::read::begin_of_last_part;
 use crate::rows::assignments::{AssignmentRow, read_assignments};
 use crate::rows::batches::{end_batch, is_complete};
 use crate::rows::{key_bytes, key_of};
@@ -249,7 +250,8 @@ fn count_recovery(
     state: &RecoveryState,
     now: Timestamp,
 ) -> DbResult<Option<Timestamp>> {
-    let progress: i64 = sql.get(Sql::Progress)?.query_row([key_bytes(&id)], |row| row.get(0))?;
+    let begin = begin_of_last_part(sql, id)?;
+    let progress: i64 = sql.get(Sql::Progress)?.query_row((key_bytes(&id), begin), |row| row.get(0))?;
     let has_progressed = state.progress.is_some_and(|former| progress > former);
     let strikes = next_strikes(state.strikes, has_progressed, state.is_alone);
     sql.run(Sql::SetStrikes, (key_bytes(&id), strikes, progress))?;

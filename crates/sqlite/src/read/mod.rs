@@ -305,7 +305,7 @@ pub(crate) fn load_record(
 }
 
 /// Returns the path at which the last part of an execution begins; empty if the execution has not continued as new.
-fn begin_of_last_part(sql: &mut Statements<'_>, id: Key) -> DbResult<Vec<u8>> {
+pub(crate) fn begin_of_last_part(sql: &mut Statements<'_>, id: Key) -> DbResult<Vec<u8>> {
     let mut rows = sql.get(Sql::LastContinuation)?.query([key_bytes(&id)])?;
     Ok(match rows.next()? {
         Some(row) => blob(row, 0)?.unwrap_or_default().to_vec(),

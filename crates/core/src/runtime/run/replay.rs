@@ -95,9 +95,8 @@ pub(crate) struct LastPart {
 }
 
 impl LastPart {
-    /// Takes the last part of a record, whose checkpoints and failed attempts remain.
+    /// Takes the checkpoint of the last continuation from a claimed record, which contains no earlier part.
     pub(crate) fn take(record: &mut Record) -> Self {
-        record.remove_earlier_parts();
         let Some(index) = record.checkpoints.iter().position(|it| it.kind == CheckpointKind::Continued)
         else {
             return Self::default();
