@@ -68,7 +68,7 @@ reference: .venv/ready ## Make docs/reference/python.md of the docstrings
 	@mv docs/reference/python.md.new docs/reference/python.md
 
 .PHONY: test
-test: python .venv/ready-to-test .venv/chromium/ready ## Run all tests, on memory, SQLite and Postgres
+test: .venv/ready-to-test .venv/chromium/ready ## Run all tests, on memory, SQLite and Postgres
 	RUST_BACKTRACE=0 tests/with-postgres $(MAKE) --no-print-directory test-rust test-python
 
 .PHONY: test-rust
@@ -77,6 +77,8 @@ test-rust:
 
 .PHONY: test-python
 test-python:
+	# with debug assertions, and without the link-time optimization of `make python`, which takes minutes
+	.venv/bin/maturin develop $(CARGO_FLAGS) --manifest-path python/Cargo.toml
 	.venv/bin/python -m pytest -n 3 --dist worksteal python/tests
 
 .PHONY: test-postgres-versions

@@ -204,9 +204,11 @@ def recorded_exception(failure: tuple[str, str, list[str], bytes] | None) -> Bas
     if detail:
         return decode_exception(detail)
     if kind in CANCELLED_KINDS:
-        return WorkflowCancelled(f"{kind}: {message}", kind)
-    code = kind if kind.startswith("SF-") else "SF-0008"
-    return CLASS_BY_CODE.get(code, WorkflowFailed)(f"{kind}: {message}", code)
+        return WorkflowCancelled(message, kind)
+    if kind.startswith("SF-"):
+        return CLASS_BY_CODE.get(kind, WorkflowFailed)(message, kind)
+    # no attribute of the exception has the kind
+    return WorkflowFailed(f"{kind}: {message}", "SF-0008")
 
 
 def exception_for_error(

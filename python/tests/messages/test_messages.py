@@ -194,7 +194,7 @@ def test_wrong_messages_are_refused(sqlite_url: str, tmp_path: pathlib.Path) -> 
             engine.send("r", "x" * 70_000, topic="t")
         with pytest.raises(NotFound, match="missing"):
             engine.send("missing", 1)
-        assert engine.run(sends_to_missing).startswith("SF-0004: ")
+        assert engine.run(sends_to_missing).startswith("SF-0004: no execution has workflow_id")
         engine.send("r", 1, topic="t")
         assert handle.result() == [1]
         with pytest.raises(ExecutionEnded, match="has ended with status completed") as raised:

@@ -86,15 +86,7 @@ impl Schedules {
         port: Option<&Bound<'_, Port>>,
     ) -> PyResult<Call> {
         let (start, end) = (Timestamp::from_micros(start), Timestamp::from_micros(end));
-        let query = move |engine: Engine| async move {
-            match engine.backfill_schedule(&name, start, end).await {
-                // the name of the argument in Python
-                Err(Error::Invalid { input: "until", reason }) => {
-                    Err(Error::Invalid { input: "end", reason })
-                }
-                counted => counted,
-            }
-        };
+        let query = move |engine: Engine| async move { engine.backfill_schedule(&name, start, end).await };
         self.query(py, port, query, |count| Reply::Count(count as u64))
     }
 }
