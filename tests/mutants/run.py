@@ -106,6 +106,8 @@ def run_in_time(command: list[str], folder: pathlib.Path, seconds: float) -> tup
     environment = {
         **os.environ,
         "CARGO_TARGET_DIR": str(folder.parent / "target"),
+        # one file changes between two builds
+        "CARGO_INCREMENTAL": "1",
         "CARGO_PROFILE_DEV_DEBUG": "0",
         "RUST_BACKTRACE": "0",
     }

@@ -71,8 +71,11 @@ async fn message_to_an_existing_execution_follows_its_kept_ones(fixture: &dyn St
     let (engine, _) =
         open_engine(fixture, |b| b.register(&receiver).queue(stepfast_core::queue::Queue::new("q"))).await;
     engine.pause_queue("q").await.unwrap();
-    keep(&engine, "r", 1).await;
+    let send_first = || engine.send("r", &1).topic("t").message_id("first").keep().into_future();
+    assert_eq!(send_first().await.unwrap(), Sent::Kept);
     let handle = engine.start(&receiver, 3).workflow_id("r").queue("q").await.unwrap();
+    // the execution has not begun, and not looked for kept messages
+    assert_eq!(send_first().await.unwrap(), Sent::Before);
     assert_eq!(keep(&engine, "r", 2).await, Sent::Now);
     handle.send(&3).topic("t").await.unwrap();
     engine.resume_queue("q").await.unwrap();
