@@ -71,6 +71,11 @@ impl Python {
         Ok(python)
     }
 
+    /// Returns the number of the process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     fn check_version(&mut self) -> Result<()> {
         let own_version = env!("CARGO_PKG_VERSION");
         let message = self.read_line()?;

@@ -15,9 +15,10 @@ use crate::report::Row;
 use crate::target::Target;
 
 pub use log::LogUsage;
-pub use processor::{ProcessorTime, cpu_seconds};
+pub use processor::{CpuEach, cpu_seconds};
 pub use writer::WriterProbe;
 
+use processor::{ProcessorTime, ServerProcesses};
 use server::ServerWatch;
 
 /// The shares of a run's time, and its use of resources.
@@ -40,8 +41,8 @@ pub struct Bound {
     /// The maximum number of Writes in a flush, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub largest_flush: Option<u64>,
-    /// Processor time of this process, in seconds per second: the engine and its callers (on SQLite also the database).
-    /// `None` if the engine was in another process.
+    /// Processor time of the process with the engine, in seconds per second: the engine and its callers (on SQLite also the
+    /// database).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_processors: Option<f64>,
     /// Processor time of the whole machine, in seconds per second, for any purpose. `None` if the system does not report it.
@@ -88,6 +89,9 @@ pub(crate) fn to_shares<const N: usize>(parts: [(&str, f64); N]) -> Vec<Share> {
 /// Measures what bounds a run.
 pub struct Probe {
     started_at: Instant,
+    /// The process with the engine: its number, or `self`.
+    process: String,
+    server_processes: Option<ServerProcesses>,
     processor: ProcessorTime,
     server_watch: Option<ServerWatch>,
     writer: Option<WriterProbe>,
@@ -97,9 +101,23 @@ pub struct Probe {
 impl Probe {
     /// Starts to measure a run on `target`, and on `store` if the engine is in this process.
     pub async fn start(target: &Target, store: Option<&Arc<dyn Store>>) -> Result<Self, Error> {
+        Self::start_for("self".to_owned(), target, store).await
+    }
+
+    /// Starts to measure a run whose engine is in another process, with this number.
+    pub async fn start_for_process(target: &Target, process: u32) -> Result<Self, Error> {
+        Self::start_for(process.to_string(), target, None).await
+    }
+
+    async fn start_for(
+        process: String,
+        target: &Target,
+        store: Option<&Arc<dyn Store>>,
+    ) -> Result<Self, Error> {
         let timed_store = store.filter(|store| store.info().kind == "sqlite");
-        let (mut server_watch, mut log) = (None, None);
+        let (mut server_watch, mut log, mut server_processes) = (None, None, None);
         if let Some(client) = target.postgres() {
+            server_processes = ServerProcesses::find(client).await?;
             log = Some(log::LogReading::read(client).await?);
             server_watch = Some(ServerWatch::start(&target.url).await?);
         }
@@ -107,7 +125,16 @@ impl Probe {
             store.counters().take_largest_flush();
         }
         let writer = timed_store.map(|store| WriterProbe::from_store(store.clone()));
-        Ok(Self { started_at: Instant::now(), processor: ProcessorTime::now(), server_watch, writer, log })
+        let processor = ProcessorTime::now(&process, server_processes.as_ref());
+        Ok(Self {
+            started_at: Instant::now(),
+            process,
+            server_processes,
+            processor,
+            server_watch,
+            writer,
+            log,
+        })
     }
 
     /// Sets the writer to time, for connections to SQLite that count their time themselves.
@@ -119,10 +146,11 @@ impl Probe {
     /// Ends the measurement with the run. Only the log is read later, in [`RunObservation::fill`].
     pub async fn stop(self, store: Option<&Arc<dyn Store>>) -> Result<RunObservation, Error> {
         let seconds = self.started_at.elapsed().as_secs_f64();
-        let (own_processors, all_processors) = self.processor.since(seconds);
+        let now = ProcessorTime::now(&self.process, self.server_processes.as_ref());
+        let processor = now.since(&self.processor);
         let mut bound = Bound {
-            own_processors: Some(own_processors),
-            all_processors,
+            own_processors: Some(processor.of_process() / seconds.max(1e-9)),
+            all_processors: processor.of_machine().map(|used| used / seconds.max(1e-9)),
             largest_flush: store.map(|store| store.counters().take_largest_flush()),
             ..Bound::default()
         };
@@ -132,22 +160,21 @@ impl Probe {
         if let Some(writer) = self.writer {
             bound.shares = writer.shares(seconds);
         }
-        Ok(RunObservation { bound, log: self.log })
+        Ok(RunObservation { bound, processor, log: self.log })
     }
 }
 
 /// The measurement of a run.
 pub struct RunObservation {
     bound: Bound,
+    processor: ProcessorTime,
     log: Option<log::LogReading>,
 }
 
 impl RunObservation {
-    /// Marks the run as one of another process.
-    #[must_use]
-    pub fn of_other_process(mut self) -> Self {
-        self.bound.own_processors = None;
-        self
+    /// Returns the processor time for each of `operations`. The server's time includes that of the samples, at most 1 %.
+    pub fn cpu_each(&self, operations: u64) -> CpuEach {
+        self.processor.each(operations)
     }
 
     /// Adds the measurement to the run's `row`, which must be complete otherwise. All connections of the run must be closed,

@@ -155,9 +155,9 @@ pub async fn run_in_python(
     let GraphParameters { shape, iterations, concurrency } = parameters;
     let input = json!({ "url": target.url, "shape": shape.as_str(), "concurrency": concurrency, "total": iterations });
     let mut python = Python::start(python, "graphs", input)?;
-    let probe = Probe::start(target, None).await?;
+    let probe = Probe::start_for_process(target, python.id()).await?;
     let mut row: Row = python.resume_until("row", progress)?;
-    let observation = probe.stop(None).await?.of_other_process();
+    let observation = probe.stop(None).await?;
     let messages = python.finish()?;
     observation.fill(target, &mut row).await?;
     let row = Row {

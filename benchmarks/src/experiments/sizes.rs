@@ -78,16 +78,12 @@ pub async fn run(
     row.flushes = counted.flushes;
     row.writes_per_flush = counted.writes as f64 / counted.flushes.max(1) as f64;
     row.bytes_written = target.bytes_written().await - bytes;
+    row.cpu_each = Some(observation.cpu_each(row.completed));
     engine.shutdown(Duration::from_secs(10)).await?;
     drop((engine, store));
     observation.fill(target, &mut row).await?;
-    row.disk_bytes_each = bytes_each(before, target.bytes_stored().await?, total + warm_up);
+    row.disk_bytes_each = parameters.bytes_each(before, target.bytes_stored().await?);
     Ok(row)
-}
-
-/// Returns the bytes per workflow, if the store's size is known before and after them.
-pub(crate) fn bytes_each(before: Option<u64>, after: Option<u64>, workflows: usize) -> Option<f64> {
-    Some(after?.saturating_sub(before?) as f64 / workflows.max(1) as f64)
 }
 
 async fn run_callers(

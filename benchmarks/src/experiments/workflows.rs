@@ -9,7 +9,6 @@ use stepfast::{Context, Engine, Error, Failure, Key, Workflow};
 use tokio::time::Instant;
 
 use crate::bound::{Probe, RunObservation};
-use crate::experiments::sizes;
 use crate::experiments::writes::wait_for_all;
 use crate::measure::Latencies;
 use crate::python::Python;
@@ -74,6 +73,12 @@ impl WorkflowParameters {
     pub fn warm_up_total(&self) -> usize {
         (self.total() / 20).clamp(1, 2_000)
     }
+
+    /// Returns the bytes per workflow, if the store's size is known before and after the run.
+    pub(crate) fn bytes_each(&self, before: Option<u64>, after: Option<u64>) -> Option<f64> {
+        let workflows = self.total() + self.warm_up_total();
+        Some(after?.saturating_sub(before?) as f64 / workflows as f64)
+    }
 }
 
 /// Returns a workflow of no-op steps. Its input is the number of steps.
@@ -92,10 +97,15 @@ pub async fn run(
     parameters: WorkflowParameters,
     progress: &dyn Fn(u64),
 ) -> Result<Row, Error> {
+    // opened and closed once, so that the schema is in the file and not in the log
+    drop(target.store().await?);
+    let before = target.bytes_stored().await?;
     let (engine, workflow) = open(target, parameters.concurrency).await?;
     let (mut row, observation) = measure(&engine, &workflow, target, parameters, progress).await?;
     engine.shutdown(Duration::from_secs(10)).await?;
+    drop(engine);
     observation.fill(target, &mut row).await?;
+    row.disk_bytes_each = parameters.bytes_each(before, target.bytes_stored().await?);
     Ok(row)
 }
 
@@ -136,6 +146,7 @@ pub(crate) async fn measure(
     row.flushes = counted.flushes;
     row.writes_per_flush = counted.writes as f64 / counted.flushes.max(1) as f64;
     row.bytes_written = target.bytes_written().await - bytes;
+    row.cpu_each = Some(observation.cpu_each(row.completed));
     Ok((row, observation))
 }
 
@@ -161,20 +172,19 @@ pub async fn run_in_python(
     });
     let before = target.bytes_stored().await?;
     let mut python = Python::start(python, "workflows", input)?;
-    let probe = Probe::start(target, None).await?;
+    let probe = Probe::start_for_process(target, python.id()).await?;
     let mut row: Row = python.resume_until("row", progress)?;
-    let observation = probe.stop(None).await?.of_other_process();
+    let observation = probe.stop(None).await?;
     let messages = python.finish()?;
+    row.cpu_each = Some(observation.cpu_each(row.completed));
     observation.fill(target, &mut row).await?;
-    let workflows = parameters.total() + parameters.warm_up_total();
     let row = Row {
         mode: Some(mode.as_str().to_owned()),
         concurrency: Some(concurrency),
         callers: are_threads.then(|| "threads".to_owned()),
         steps: Some(steps),
         size,
-        disk_bytes_each: sizes::bytes_each(before, target.bytes_stored().await?, workflows)
-            .filter(|_| size.is_some()),
+        disk_bytes_each: parameters.bytes_each(before, target.bytes_stored().await?),
         ..row
     };
     Ok((row, messages))

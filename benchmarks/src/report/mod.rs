@@ -9,7 +9,7 @@ pub mod table;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bound::Bound;
+use crate::bound::{Bound, CpuEach};
 
 /// The figures of an experiment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -141,7 +141,10 @@ pub struct Row {
     pub writes_per_flush: f64,
     /// The bytes that the store wrote: for SQLite those that this process wrote to disk, for Postgres those of the server's log.
     pub bytes_written: u64,
-    /// The bytes on the disk per workflow after its engine is closed, if sizes were varied.
+    /// The processor time per workflow, if it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_each: Option<CpuEach>,
+    /// The bytes on the disk per workflow after its engine is closed, if they were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_bytes_each: Option<f64>,
     /// The number of finished executions in the store at the begin of the run, or of executions that waited in its queue, if

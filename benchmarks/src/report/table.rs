@@ -3,6 +3,7 @@
 use comfy_table::Table;
 use comfy_table::presets::ASCII_MARKDOWN;
 
+use crate::bound::CpuEach;
 use crate::experiments::payload;
 use crate::report::{Figure, Row};
 
@@ -32,6 +33,10 @@ pub fn row_table(rows: &[Row]) -> Table {
         "writes/flush",
         "MB written",
     ];
+    let has_cpu = rows.iter().any(|row| row.cpu_each.is_some());
+    let has_server = rows.iter().any(|row| row.cpu_each.as_ref().is_some_and(|cpu| cpu.server_us.is_some()));
+    header.extend(has_cpu.then_some(["user us", "system us"]).into_iter().flatten());
+    header.extend(has_server.then_some("server us"));
     header.extend(has_disk.then_some("disk bytes each"));
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN).set_header(header);
@@ -53,6 +58,14 @@ pub fn row_table(rows: &[Row]) -> Table {
             format!("{:.1}", row.writes_per_flush),
             format!("{:.1}", row.bytes_written as f64 / 1e6),
         ];
+        let cpu = |part: fn(&CpuEach) -> Option<f64>| {
+            let part = row.cpu_each.as_ref().and_then(part);
+            part.map_or(String::new(), |micros| format!("{micros:.1}"))
+        };
+        if has_cpu {
+            cells.extend([cpu(|it| Some(it.user_us)), cpu(|it| Some(it.system_us))]);
+        }
+        cells.extend(has_server.then(|| cpu(|it| it.server_us)));
         cells.extend(
             has_disk.then(|| row.disk_bytes_each.map_or(String::new(), |bytes| format!("{bytes:.0}"))),
         );

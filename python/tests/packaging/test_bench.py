@@ -184,6 +184,10 @@ def test_program_prints_rows_of_python(program: pathlib.Path, url: str, tmp_path
     assert all((row["completed"], row["failed"]) == (50, 0) for row in report["rows"])
     # the bytes of the server's log; for SQLite they may be 0, on a file system without a disk
     assert url.startswith("sqlite") or all(row["bytes_written"] > 0 for row in report["rows"])
+    costs = [row["cpu_each"] for row in report["rows"]]
+    # the time of the Python process: an idle one has less than 10 us per workflow
+    assert sum(cost["user_us"] + cost["system_us"] for cost in costs) > 100
+    assert all(("server_us" in cost) == url.startswith("postgres") for cost in costs)
 
 
 def test_program_measures_queues_in_python(program: pathlib.Path, url: str, tmp_path: pathlib.Path) -> None:

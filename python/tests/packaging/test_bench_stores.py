@@ -43,6 +43,19 @@ def check_bound(row: dict[str, Any], url: str, output: str) -> None:
     assert 0 <= log["image_bytes"] <= log["bytes"] and log["image_source"] in ("log", "at most")
 
 
+def check_costs(rows: list[dict[str, Any]], url: str, output: str) -> None:
+    """Asserts that rows have the processor time and the bytes on the disk of each workflow."""
+    is_server = url.startswith("postgres")
+    assert "user us" in output and "disk bytes each" in output and ("server us" in output) == is_server
+    costs = [row["cpu_each"] for row in rows]
+    assert all(min(cost.values()) >= 0 for cost in costs)
+    # a short run may take less than the kernel's unit of 10 ms
+    assert sum(cost["user_us"] + cost["system_us"] for cost in costs) > 0
+    assert all(("server_us" in cost) == is_server for cost in costs)
+    assert not is_server or sum(cost["server_us"] for cost in costs) > 0
+    assert sum(row["disk_bytes_each"] for row in rows) > 0
+
+
 @pytest.mark.parametrize("experiment", ["workflows", "steps"])
 def test_rows_contain_shares_of_their_bound(
     experiment: str, program: pathlib.Path, url: str, tmp_path: pathlib.Path
@@ -56,6 +69,7 @@ def test_rows_contain_shares_of_their_bound(
         # a flush contains at most the Writes of all callers at one time
         assert 1 <= row["bound"]["largest_flush"] <= 16 * 5
         assert row["bound"]["largest_flush"] >= row["writes_per_flush"]
+    check_costs(report["rows"], url, output)
 
 
 def test_writes_are_measured_one_by_one_and_by_lane(

@@ -207,9 +207,9 @@ pub async fn run_in_python(
     let mut python = Python::start(python, "queue", input)?;
     let mut measured = Vec::new();
     for mode in [QueueMode::Enqueue, QueueMode::Drain, QueueMode::Both] {
-        let probe = Probe::start(target, None).await?;
+        let probe = Probe::start_for_process(target, python.id()).await?;
         let row: Row = python.resume_until("row", progress)?;
-        measured.push((mode, row, probe.stop(None).await?.of_other_process()));
+        measured.push((mode, row, probe.stop(None).await?));
     }
     let pairs: Vec<(f64, f64)> = python.resume_until("waits", &|_| {})?;
     let mut waits = WaitTimes::default();
