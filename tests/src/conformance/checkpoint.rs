@@ -12,6 +12,7 @@ use crate::{StoreFixture, Worker};
 
 super::cases![
     checkpoints_of_every_kind_load_as_recorded,
+    checkpoints_of_one_flush_keep_their_own_values,
     checkpoints_load_in_their_order,
     step_keeps_its_first_outcome,
     attempts_load_by_path_and_number,
@@ -46,6 +47,30 @@ async fn checkpoints_of_every_kind_load_as_recorded(fixture: &dyn StoreFixture) 
         })
         .collect();
     worker.apply(recorded.iter().cloned().map(Write::Checkpoint).collect()).await;
+    assert_eq!(worker.record(key).await.checkpoints, recorded);
+}
+
+/// A store may insert many rows at once, and leave out of one row what it has in common with an earlier one.
+async fn checkpoints_of_one_flush_keep_their_own_values(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint(0);
+    worker.apply(vec![start_running(key)]).await;
+    let kinds = [CheckpointKind::Step, CheckpointKind::Failed, CheckpointKind::Timer];
+    // the periods have no common divisor with the number of rows of a statement
+    let recorded: Vec<Checkpoint> = (1..=200)
+        .map(|n: u32| Checkpoint {
+            kind: kinds[n as usize % 3],
+            run_no: n % 5 + 1,
+            name: ["a", "b", "a"][n as usize % 3].into(),
+            fingerprint: (n % 7 > 2).then_some(u64::from(n % 7)),
+            duration_ms: i64::from(n % 11 / 9),
+            outcome: payload(&format!("outcome {}", n % 13)),
+            ..checkpoint(key, n, "")
+        })
+        .collect();
+    for flush in recorded.chunks(100) {
+        worker.apply(flush.iter().cloned().map(Write::Checkpoint).collect()).await;
+    }
     assert_eq!(worker.record(key).await.checkpoints, recorded);
 }
 

@@ -103,6 +103,12 @@ pub(super) fn holds_tree(write: &Write) -> bool {
 }
 
 impl Segment {
+    /// Creates a segment with room for `expected` Writes: a vector that grows copies the Writes again and again.
+    pub(super) fn with_room(id: u64, first_lsn: Lsn, expected: usize) -> Self {
+        let (writes, metas) = (Vec::with_capacity(expected), Vec::with_capacity(expected));
+        Self { id, first_lsn, writes, metas, ..Self::default() }
+    }
+
     pub(super) fn into_entries(self) -> VecDeque<Entry> {
         self.writes.into_iter().zip(self.metas).map(|(write, meta)| Entry { write, meta }).collect()
     }

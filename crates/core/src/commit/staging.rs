@@ -94,6 +94,8 @@ pub(super) struct Staging {
     freed_bytes: usize,
     max_writes: usize,
     max_bytes: usize,
+    /// Number of Writes in the last flush.
+    expected_writes: usize,
 }
 
 /// The committer's next task.
@@ -127,6 +129,7 @@ impl Staging {
             freed_bytes: 0,
             max_writes,
             max_bytes,
+            expected_writes: 0,
         }
     }
 
@@ -311,7 +314,7 @@ impl Staging {
             // newest Lsn
             let newest = Lsn(self.next_lsn.0 - 1);
             let first_lsn = if meta.lsns.first() == Some(&newest) { newest } else { self.next_lsn };
-            self.segments.push_back(Segment { id: self.next_segment, first_lsn, ..Segment::default() });
+            self.segments.push_back(Segment::with_room(self.next_segment, first_lsn, self.expected_writes));
             self.next_segment += 1;
         }
         let Some(segment) = self.segments.back_mut() else { return FoldTarget::default() };
@@ -370,6 +373,7 @@ impl Staging {
                 };
                 if !segment.writes.is_empty() {
                     self.pending_wakes.remove_taken(&segment.writes);
+                    self.expected_writes = segment.writes.len();
                     return NextFlush::Segment(segment, registration, new_watermark);
                 }
             }

@@ -1,7 +1,7 @@
 //! Batch inserts: many rows with one statement. A flush of thousands of Writes consists mostly of rows of three shapes.
 //! Opening the tables once per [`BATCH_ROWS`] rows saves a third of the time per row.
 
-use rusqlite::CachedStatement;
+use rusqlite::{CachedStatement, ToSql};
 use stepfast_core::store::counters::Table;
 use stepfast_core::store::{Checkpoint, Outcome, Start, State};
 
@@ -73,7 +73,7 @@ impl<'f> FlushApplier<'_, 'f> {
             let is_first = bind_name(
                 statement,
                 at + 4,
-                &mut self.batches.bound_names[shape as usize][name_index(row, starts.len())],
+                &mut self.batches.bound_names[shape as usize][row_index(row, starts.len())],
                 &start.workflow,
             )?;
             if let State::Ended { status, at: ended_at, .. } = &start.state {
@@ -102,20 +102,19 @@ impl<'f> FlushApplier<'_, 'f> {
             let at = row * shape.parameter_count();
             statement.raw_bind_parameter(at + 1, key_bytes(&checkpoint.execution))?;
             statement.raw_bind_parameter(at + 2, checkpoint.path.as_bytes())?;
-            statement.raw_bind_parameter(at + 3, checkpoint.run_no)?;
-            statement.raw_bind_parameter(at + 4, checkpoint.order)?;
-            statement.raw_bind_parameter(at + 5, checkpoint.kind as u8)?;
-            statement.raw_bind_parameter(at + 6, checkpoint.at.as_micros())?;
-            statement.raw_bind_parameter(at + 7, checkpoint.duration_ms)?;
+            let bound = &mut self.batches.bound_checkpoints[row_index(row, checkpoints.len())];
+            bind_changed(statement, at + 3, &mut bound.run_no, checkpoint.run_no)?;
+            bind_changed(statement, at + 4, &mut bound.order, checkpoint.order)?;
+            bind_changed(statement, at + 5, &mut bound.kind, checkpoint.kind as u8)?;
+            bind_name(statement, at + 6, &mut bound.name, &checkpoint.name)?;
             let fingerprint = checkpoint.fingerprint.map(|fingerprint| fingerprint as i64);
-            statement.raw_bind_parameter(at + 8, fingerprint)?;
-            statement.raw_bind_parameter(at + 9, outcome.bytes())?;
-            bind_name(
-                statement,
-                at + 10,
-                &mut self.batches.bound_names[shape as usize][name_index(row, checkpoints.len())],
-                &checkpoint.name,
-            )?;
+            if bound.fingerprint != fingerprint {
+                statement.raw_bind_parameter(at + 7, fingerprint)?;
+                bound.fingerprint = fingerprint;
+            }
+            statement.raw_bind_parameter(at + 8, checkpoint.at.as_micros())?;
+            bind_changed(statement, at + 9, &mut bound.duration_ms, checkpoint.duration_ms)?;
+            statement.raw_bind_parameter(at + 10, outcome.bytes())?;
         }
         let rows = self.sql.get(shape.sql(checkpoints.len()))?.raw_execute()? as u64;
         self.sql.counts.inserted[Table::Checkpoints as usize] += rows;
@@ -126,9 +125,22 @@ impl<'f> FlushApplier<'_, 'f> {
     }
 }
 
-/// Returns the index of a row's name in `bound_names`. The statement for a single row has an index of its own.
-fn name_index(row: usize, rows: usize) -> usize {
+/// Returns the index of a row among the bound values. The statement for a single row has an index of its own.
+fn row_index(row: usize, rows: usize) -> usize {
     if rows == 1 { BATCH_ROWS } else { row }
+}
+
+/// Binds a value to a parameter, unless it is bound already.
+fn bind_changed<T: ToSql + PartialEq + Copy>(
+    statement: &mut CachedStatement<'_>,
+    parameter: usize,
+    bound: &mut Option<T>,
+    value: T,
+) -> DbResult<()> {
+    if bound.replace(value) != Some(value) {
+        statement.raw_bind_parameter(parameter, value)?;
+    }
+    Ok(())
 }
 
 /// Binds a name to a parameter, unless it is bound already. Returns true if no name was bound to the parameter before.

@@ -58,9 +58,23 @@ impl RowShape {
 pub(crate) struct RowBatches<'f> {
     pub(super) starts: [Vec<(usize, &'f Start)>; 2],
     pub(super) checkpoints: Vec<(usize, &'f Checkpoint)>,
-    /// The name that is bound for each row of each statement. Names stay bound, because the next batch often has the
-    /// same names.
-    pub(super) bound_names: [[Option<&'f str>; BATCH_ROWS + 1]; 3],
+    /// The name that is bound for each row of the statements for Starts. Names stay bound, because the next batch often has
+    /// the same names.
+    pub(super) bound_names: [[Option<&'f str>; BATCH_ROWS + 1]; 2],
+    /// The values that are bound for each row of the statements for checkpoints.
+    pub(super) bound_checkpoints: [BoundCheckpoint<'f>; BATCH_ROWS + 1],
+}
+
+/// The values of a row of checkpoints that stay bound, because the next batch often has the same. `None` before the first batch.
+#[derive(Clone, Copy, Default)]
+pub(super) struct BoundCheckpoint<'f> {
+    pub(super) run_no: Option<u32>,
+    pub(super) order: Option<u32>,
+    pub(super) kind: Option<u8>,
+    pub(super) name: Option<&'f str>,
+    /// NULL at first: a parameter to which nothing is bound is NULL.
+    pub(super) fingerprint: Option<i64>,
+    pub(super) duration_ms: Option<i64>,
 }
 
 impl RowBatches<'_> {
@@ -68,7 +82,8 @@ impl RowBatches<'_> {
         Self {
             starts: [Vec::new(), Vec::new()],
             checkpoints: Vec::new(),
-            bound_names: [[None; BATCH_ROWS + 1]; 3],
+            bound_names: [[None; BATCH_ROWS + 1]; 2],
+            bound_checkpoints: [BoundCheckpoint::default(); BATCH_ROWS + 1],
         }
     }
 }
