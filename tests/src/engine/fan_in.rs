@@ -87,7 +87,9 @@ async fn children_that_end_together_wake_their_parent_in_few_flushes(fixture: &d
     assert_eq!(cost.row_changes(Table::Waits), (0, 0, CHILDREN as u64));
     // the Wakes
     let others = flushes_without_progress(&store, flushes);
-    assert!(others < 10, "{others} of {} flushes record no progress: {cost:?}", cost.flushes);
+    // a store in memory commits so fast that few Wakes share a flush
+    let limit = if store.info().kind == "memory" { CHILDREN / 16 } else { CHILDREN / 64 };
+    assert!(others < limit as usize, "{others} of {} flushes record no progress: {cost:?}", cost.flushes);
     // a turn of the parent's task makes up to 64 deliveries
     assert!(cost.flushes <= CHILDREN as u64 / 16, "{cost:?}");
     shut_down(engine).await;
