@@ -292,10 +292,12 @@ impl Committer {
             if batch.0.is_empty() {
                 break;
             }
-            let parts = parts.take();
+            let parts = parts.take().map(|parts| (self.lane.clone(), parts));
             lane.runtime.spawn(async move {
                 drop(batch);
-                drop(parts);
+                if let Some((lane, parts)) = parts {
+                    lane.recycle(parts);
+                }
             });
         }
     }

@@ -8,6 +8,7 @@ use tokio::runtime;
 use tokio::sync::{Notify, Semaphore, watch};
 
 use super::lsn::Lsn;
+use super::segment::{Room, Segment};
 use super::staging::{FoldTarget, RejectedExecutions, Staged, Staging};
 use super::watermark::Watermark;
 use crate::key::Key;
@@ -214,6 +215,15 @@ impl Lane {
         self.0.watermark.publish(None, [], dropped);
         self.0.committer_wakeup.notify_one();
         placement
+    }
+
+    /// Drops the Writes of settled segments, and keeps memory of one of them for the next segment.
+    pub(super) fn recycle(&self, segments: Vec<Segment>) {
+        for segment in segments {
+            // the Writes are dropped without the lock
+            let room = Room::of_settled(segment);
+            self.staging().spare_room.keep_larger(room);
+        }
     }
 
     /// Ends the generation of a registration that is over, whether or not a flush was rejected by the fence.

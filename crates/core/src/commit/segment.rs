@@ -63,6 +63,34 @@ pub(super) struct Segment {
     pub(super) released_rows: HashMap<Key, usize>,
 }
 
+/// Maximum number of Writes for which a lane keeps memory between flushes, about 1 MB.
+const MAX_SPARE_WRITES: usize = 4_096;
+
+/// The memory of a settled segment, for the next one. A segment with memory of its own would copy its Writes each time that it
+/// grows, and its pages would be new to the process.
+#[derive(Default)]
+pub(super) struct Room {
+    writes: Vec<Write>,
+    metas: Vec<Meta>,
+}
+
+impl Room {
+    /// Returns the memory of a settled segment, whose Writes are dropped.
+    pub(super) fn of_settled(segment: Segment) -> Self {
+        let Segment { mut writes, mut metas, .. } = segment;
+        writes.clear();
+        metas.clear();
+        Self { writes, metas }
+    }
+
+    /// Replaces this memory by `other` if that has room for more Writes, but not for too many.
+    pub(super) fn keep_larger(&mut self, other: Self) {
+        if (self.writes.capacity() + 1..=MAX_SPARE_WRITES).contains(&other.writes.capacity()) {
+            *self = other;
+        }
+    }
+}
+
 /// Returns the rows that a Write changes and other Writes might change too, by table and execution.
 pub(super) fn changed_rows(write: &Write) -> SmallVec<[(u8, Key); 2]> {
     const EXECUTIONS: u8 = 0;
@@ -103,9 +131,9 @@ pub(super) fn holds_tree(write: &Write) -> bool {
 }
 
 impl Segment {
-    /// Creates a segment with room for `expected` Writes: a vector that grows copies the Writes again and again.
-    pub(super) fn with_room(id: u64, first_lsn: Lsn, expected: usize) -> Self {
-        let (writes, metas) = (Vec::with_capacity(expected), Vec::with_capacity(expected));
+    /// Creates a segment in the memory of an earlier one.
+    pub(super) fn with_room(id: u64, first_lsn: Lsn, room: Room) -> Self {
+        let Room { writes, metas } = room;
         Self { id, first_lsn, writes, metas, ..Self::default() }
     }
 

@@ -19,7 +19,7 @@ use smallvec::smallvec;
 use super::fate::Fate;
 use super::lsn::Lsn;
 use super::pending_wakes::PendingWakes;
-use super::segment::{Entry, Meta, Segment, changed_rows, holds_tree};
+use super::segment::{Entry, Meta, Room, Segment, changed_rows, holds_tree};
 use super::watermark::Watermark;
 use crate::key::Key;
 use crate::queue::Placement;
@@ -94,8 +94,7 @@ pub(super) struct Staging {
     freed_bytes: usize,
     max_writes: usize,
     max_bytes: usize,
-    /// Number of Writes in the last flush.
-    expected_writes: usize,
+    pub(super) spare_room: Room,
 }
 
 /// The committer's next task.
@@ -129,7 +128,7 @@ impl Staging {
             freed_bytes: 0,
             max_writes,
             max_bytes,
-            expected_writes: 0,
+            spare_room: Room::default(),
         }
     }
 
@@ -314,7 +313,8 @@ impl Staging {
             // newest Lsn
             let newest = Lsn(self.next_lsn.0 - 1);
             let first_lsn = if meta.lsns.first() == Some(&newest) { newest } else { self.next_lsn };
-            self.segments.push_back(Segment::with_room(self.next_segment, first_lsn, self.expected_writes));
+            let room = std::mem::take(&mut self.spare_room);
+            self.segments.push_back(Segment::with_room(self.next_segment, first_lsn, room));
             self.next_segment += 1;
         }
         let Some(segment) = self.segments.back_mut() else { return FoldTarget::default() };
@@ -373,7 +373,6 @@ impl Staging {
                 };
                 if !segment.writes.is_empty() {
                     self.pending_wakes.remove_taken(&segment.writes);
-                    self.expected_writes = segment.writes.len();
                     return NextFlush::Segment(segment, registration, new_watermark);
                 }
             }
