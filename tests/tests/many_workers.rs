@@ -222,7 +222,7 @@ async fn executions_cost_as_much_on_many_workers_as_on_few() {
 /// Schedules that wait cost an idle worker nothing, however many they are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_schedules_cost_no_statements() {
-    const SCHEDULES: u32 = 1_000;
+    const SCHEDULES: u32 = 10_000;
     let server = CountedServer::start().await;
     let store = PostgresStore::open_with(server.url(), PostgresOptions::default().schema("schedules")).await;
     let add = workflow("add");
@@ -247,7 +247,9 @@ async fn waiting_schedules_cost_no_statements() {
     };
     set(0).await;
     let with_one = count().await;
-    join_all((1..SCHEDULES).map(set)).await;
+    for numbers in (1..SCHEDULES).collect::<Vec<_>>().chunks(100) {
+        join_all(numbers.iter().copied().map(set)).await;
+    }
     let with_many = count().await;
     assert_eq!(engine.schedules().await.unwrap().len(), SCHEDULES as usize);
     println!("statements per second: {with_one:.1} with one schedule, {with_many:.1} with {SCHEDULES}");
