@@ -1,5 +1,6 @@
--- Moves kept messages to their executions, with their numbers, and their ids. $1: addresses, $2: executions. Returns one row: the
--- number of messages, of ids at the addresses, and of new ids. The OFFSETs keep the plan: index lookups for each address.
+-- Moves kept messages to their executions, with their numbers, and copies their ids. The ids also stay at the address: a sender
+-- that has not found the execution may keep the same message again. $1: addresses, $2: executions. Returns one row: the number
+-- of messages and of new ids. The OFFSETs keep the plan: index lookups for each address.
 WITH given AS MATERIALIZED (
     SELECT DISTINCT ON (u.address) u.address, u.execution
     FROM unnest($1::uuid[], $2::uuid[]) AS u (address, execution)
@@ -13,18 +14,12 @@ WITH given AS MATERIALIZED (
     UPDATE messages AS m SET execution = k.execution
     FROM kept AS k WHERE m.ctid = k.place
     RETURNING 1
-), deleted AS (
-    DELETE FROM message_ids AS m
-    USING (SELECT g.execution, i.place
-           FROM given AS g
-           CROSS JOIN LATERAL (SELECT i.ctid AS place FROM message_ids AS i
-                               WHERE i.execution = g.address ORDER BY i.id FOR UPDATE OFFSET 0) AS i) AS k
-    WHERE m.ctid = k.place
-    RETURNING k.execution, m.id
-), inserted AS (
+), copied AS (
     INSERT INTO message_ids (execution, id)
-    SELECT d.execution, d.id FROM deleted AS d
+    SELECT g.execution, i.id
+    FROM given AS g
+    CROSS JOIN LATERAL (SELECT i.id FROM message_ids AS i WHERE i.execution = g.address ORDER BY i.id OFFSET 0) AS i
     ON CONFLICT DO NOTHING
     RETURNING 1
 )
-SELECT (SELECT count(*) FROM moved), (SELECT count(*) FROM deleted), (SELECT count(*) FROM inserted)
+SELECT (SELECT count(*) FROM moved), (SELECT count(*) FROM copied)

@@ -48,9 +48,8 @@ impl Tables {
         }
         let ids = self.message_ids.range((address, Arc::from(""))..).cloned();
         let ids: Vec<_> = ids.take_while(|(receiver, _)| *receiver == address).collect();
+        // the ids also stay at the address: a sender that has not found the execution may keep the same message again
         for id in ids {
-            self.message_ids.remove(&id);
-            counters.add_deleted(Table::MessageIds, 1);
             counters.add_inserted(Table::MessageIds, u64::from(self.message_ids.insert((execution, id.1))));
         }
         Outcome::Applied

@@ -110,8 +110,7 @@ pub(crate) fn count_changes(
             }
             Sql::ForwardMessages => {
                 counters.add_updated(Table::Messages, count(result, 0)?);
-                counters.add_deleted(Table::MessageIds, count(result, 1)?);
-                counters.add_inserted(Table::MessageIds, count(result, 2)?);
+                counters.add_inserted(Table::MessageIds, count(result, 1)?);
             }
             Sql::DeleteMessages => counters.add_deleted(Table::Messages, rows),
             Sql::DeleteWaits => counters.add_deleted(Table::Waits, rows),

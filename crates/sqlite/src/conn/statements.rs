@@ -197,7 +197,6 @@ pub(crate) enum Sql {
     InsertMessage,
     ForwardMessages,
     ForwardMessageIds,
-    DeleteMessageIds,
     DeleteMessage,
     PendingMessages,
     PendingTopics,
@@ -478,7 +477,6 @@ impl Sql {
                 "INSERT INTO message_ids (execution, id) SELECT ?1, id FROM message_ids WHERE execution = ?2
                  ON CONFLICT DO NOTHING"
             }
-            Sql::DeleteMessageIds => "DELETE FROM message_ids WHERE execution = ?1",
             Sql::InsertStreamEntry => {
                 "INSERT INTO stream_entries (execution, stream, \"offset\", path, attempt_offset, written_at, value)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING"

@@ -11,12 +11,11 @@ use crate::flush::apply::FlushApplier;
 use crate::rows::{key_bytes, status_of};
 
 impl FlushApplier<'_, '_> {
-    /// Moves the messages at an address, and their ids.
+    /// Moves the messages at an address, and copies their ids.
     fn forward_messages(&mut self, forward: Forward) -> DbResult<()> {
         let (address, execution) = (key_bytes(&forward.address), key_bytes(&forward.execution));
         self.sql.update(Table::Messages, Sql::ForwardMessages, (execution, address))?;
         self.sql.insert(Table::MessageIds, Sql::ForwardMessageIds, (execution, address))?;
-        self.sql.delete(Table::MessageIds, Sql::DeleteMessageIds, [address])?;
         Ok(())
     }
 
