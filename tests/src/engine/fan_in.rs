@@ -88,8 +88,8 @@ async fn children_that_end_together_wake_their_parent_in_few_flushes(fixture: &d
     // the Wakes
     let others = flushes_without_progress(&store, flushes);
     // a store in memory commits so fast that few Wakes share a flush
-    let limit = if store.info().kind == "memory" { CHILDREN / 16 } else { CHILDREN / 64 };
-    assert!(others < limit as usize, "{others} of {} flushes record no progress: {cost:?}", cost.flushes);
+    let limit = if store.info().kind == "memory" { CHILDREN as usize / 16 } else { 10 };
+    assert!(others < limit, "{others} of {} flushes record no progress: {cost:?}", cost.flushes);
     // a turn of the parent's task makes up to 64 deliveries
     assert!(cost.flushes <= CHILDREN as u64 / 16, "{cost:?}");
     shut_down(engine).await;
