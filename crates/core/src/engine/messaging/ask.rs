@@ -121,7 +121,8 @@ impl<T> AskBuilder<T> {
             }
             None => Uuid::new_v4().as_u128(),
         };
-        let (receiver, workflow_id) = receiver.find(&engine).await?;
+        let (found, workflow_id) = receiver.find(&engine).await;
+        let receiver = found?;
         let message_id = private_name(&format!("question {id:032x}"));
         let question = encode_question(id, &value?);
         let message = engine.new_message(receiver, topic, Some(message_id.into()), question)?;

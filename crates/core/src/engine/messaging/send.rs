@@ -65,12 +65,12 @@ pub(super) enum MessageReceiver {
 }
 
 impl MessageReceiver {
-    /// Returns the key and the workflow_id of the execution.
-    pub(super) async fn find(self, engine: &EngineInner) -> Result<(Key, String), Error> {
-        Ok(match self {
-            MessageReceiver::Id(id) => (engine.find_receiver(&id).await?, id),
-            MessageReceiver::Handle { key, workflow_id } => (key, workflow_id),
-        })
+    /// Returns the result of the search for the execution's key, and its workflow_id.
+    pub(super) async fn find(self, engine: &EngineInner) -> (Result<Key, Error>, String) {
+        match self {
+            MessageReceiver::Id(id) => (engine.find_receiver(&id).await, id),
+            MessageReceiver::Handle { key, workflow_id } => (Ok(key), workflow_id),
+        }
     }
 }
 
@@ -147,10 +147,7 @@ impl SendBuilder {
         if let Some(id) = &message_id {
             check_message_id(id)?;
         }
-        let (found, workflow_id) = match receiver {
-            MessageReceiver::Id(id) => (engine.find_receiver(&id).await, id),
-            MessageReceiver::Handle { key, workflow_id } => (Ok(key), workflow_id),
-        };
+        let (found, workflow_id) = receiver.find(&engine).await;
         let receiver = engine.receiver_or_address(found, &workflow_id, keeps)?;
         let message = engine.new_message(receiver, topic, message_id, value?)?;
         if keeps && !receiver.is_address() {
