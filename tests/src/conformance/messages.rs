@@ -28,6 +28,7 @@ super::cases![
     flush_with_messages_can_be_resent,
     receiver_may_start_and_end_in_the_flush_of_its_message,
     kept_messages_are_forwarded_with_their_ids,
+    id_of_a_sent_message_is_recorded_at_its_address,
     forwarded_messages_are_received_before_later_ones,
     forwarded_message_wakes_its_receiver,
     pending_messages_are_counted_by_topic,
@@ -37,6 +38,7 @@ super::cases![
 fn message(execution: Key, topic: &str, value: &str) -> Message {
     Message {
         execution,
+        address: None,
         topic: topic.into(),
         id: None,
         value: payload(value),
@@ -319,6 +321,49 @@ async fn kept_messages_are_forwarded_with_their_ids(fixture: &dyn StoreFixture) 
     worker.apply(vec![forward(address, receiver)]).await;
     assert_eq!(worker.commit_one(send_with_id(other, "id", "again")).await, Outcome::AlreadySent);
     assert_eq!(values(&worker, receiver, "t").await, ["1"]);
+}
+
+async fn id_of_a_sent_message_is_recorded_at_its_address(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [receiver, ended, missing] = keys();
+    let address_of = |name: &str| Key::address_of(name, 0);
+    let send_and_record = |execution: Key, name: &str, id: &str, value: &str| {
+        let message = Message { address: Some(address_of(name)), ..message(execution, "t", value) };
+        Write::Send(Message { id: Some(id.into()), ..message }.into())
+    };
+    worker.apply(vec![start_running(receiver), start_running(ended)]).await;
+    worker.apply(vec![transition(ended, completed())]).await;
+    let outcomes = worker.commit(vec![
+        send_and_record(receiver, "r", "one", "1"),
+        send_and_record(receiver, "r", "two", "2"),
+        send_and_record(ended, "e", "one", "x"),
+        send_and_record(missing, "m", "one", "x"),
+        send_with_id(address_of("r"), "three", "3"),
+        send_with_id(receiver, "four", "4"),
+    ]);
+    let (sent, ended_before) = (Outcome::Applied, Outcome::Ended(Status::Completed));
+    assert_eq!(
+        outcomes.await,
+        [sent.clone(), sent.clone(), ended_before, Outcome::NotFound, sent.clone(), sent.clone()]
+    );
+    let outcomes = worker.commit(vec![
+        send_with_id(address_of("r"), "one", "again"),
+        send_with_id(receiver, "two", "again"),
+        send_and_record(receiver, "r", "three", "again"),
+        send_and_record(receiver, "r", "four", "again"),
+        // nothing was recorded for messages that were not sent
+        send_with_id(address_of("e"), "one", "5"),
+        send_with_id(address_of("m"), "one", "6"),
+    ]);
+    let before = Outcome::AlreadySent;
+    assert_eq!(
+        outcomes.await,
+        [before.clone(), before.clone(), before.clone(), before, sent.clone(), sent]
+    );
+    assert_eq!(values(&worker, receiver, "t").await, ["1", "2", "4"]);
+    assert_eq!(values(&worker, address_of("r"), "t").await, ["3"]);
+    worker.apply(vec![forward(address_of("r"), receiver)]).await;
+    assert_eq!(values(&worker, receiver, "t").await, ["1", "2", "3", "4"]);
 }
 
 async fn forwarded_messages_are_received_before_later_ones(fixture: &dyn StoreFixture) {

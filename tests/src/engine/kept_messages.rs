@@ -16,6 +16,7 @@ super::cases![
     kept_messages_are_received_by_a_later_execution,
     message_to_an_existing_execution_follows_its_kept_ones,
     kept_message_with_an_id_is_received_once,
+    message_that_is_kept_beside_a_sent_one_with_its_id_is_not_received,
     execution_that_begins_while_a_message_is_kept_receives_it,
     kept_message_whose_sender_has_no_reply_is_received,
     execution_whose_start_is_under_way_receives_a_kept_message,
@@ -94,6 +95,28 @@ async fn kept_message_with_an_id_is_received_once(fixture: &dyn StoreFixture) {
     assert_eq!(keep(&engine, "r", 4).await, Sent::Now);
     assert_eq!(handle.result().await.unwrap(), [1, 4]);
     assert_eq!(send(5).await.unwrap(), Sent::Before);
+    shut_down(engine).await;
+}
+
+/// One sender has found no execution. Before its message becomes durable, another one finds the execution, and sends the
+/// same message.
+async fn message_that_is_kept_beside_a_sent_one_with_its_id_is_not_received(fixture: &dyn StoreFixture) {
+    let receiver = receiver();
+    let (engine, _) = open_engine(fixture, |b| b.register(&receiver)).await;
+    let (sender, sender_store) = open_second_engine(fixture, |b| b.register(&noop())).await;
+    sender_store.hold_writes(is_kept);
+    let send = |engine: &Engine, number: i64| {
+        engine.send("r", &number).topic("t").message_id("one").keep().into_future()
+    };
+    let late = tokio::spawn(send(&sender, 2));
+    sender_store.wait_until_hanging().await;
+    let handle = engine.start(&receiver, 2).workflow_id("r").await.unwrap();
+    assert_eq!(send(&engine, 1).await.unwrap(), Sent::Now);
+    sender_store.release();
+    assert_eq!(late.await.unwrap().unwrap(), Sent::Before);
+    handle.send(&3).topic("t").await.unwrap();
+    assert_eq!(handle.result().await.unwrap(), [1, 3]);
+    shut_down(sender).await;
     shut_down(engine).await;
 }
 

@@ -29,9 +29,10 @@ pub(super) fn build_exchange(
     recorded: &mut RecordedCalls,
 ) -> Option<Write> {
     let has_calls = |index: usize| index != BATCH && !BUNDLES.contains(&index);
-    let new_message = |execution: Key, topic: usize, id: Option<u8>| {
+    let new_message = |execution: Key, address: Option<Key>, topic: usize, id: Option<u8>| {
         Write::Send(Box::new(Message {
             execution,
+            address,
             topic: TOPICS[topic].into(),
             id: id.map(|id| format!("id {id}").into()),
             value: value(count),
@@ -40,17 +41,20 @@ pub(super) fn build_exchange(
         }))
     };
     Some(match *draft {
-        Draft::Send { index, topic, id } => {
+        Draft::Send { index, topic, id, keeps } => {
             if id.is_some_and(|id| !changed.rows.insert((index, 100, u32::from(id)))) {
                 return None;
             }
-            new_message(key(index), topic, id)
+            if keeps && id.is_some_and(|id| !changed.rows.insert((index, 101, u32::from(id)))) {
+                return None;
+            }
+            new_message(key(index), keeps.then(|| address(index)), topic, id)
         }
         Draft::Keep { index, topic, id } => {
             if id.is_some_and(|id| !changed.rows.insert((index, 101, u32::from(id)))) {
                 return None;
             }
-            new_message(address(index), topic, id)
+            new_message(address(index), None, topic, id)
         }
         Draft::Forward { index } if index < BATCH => {
             Write::Forward(Forward { address: address(index), execution: key(index) })

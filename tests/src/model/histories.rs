@@ -92,8 +92,8 @@ pub enum Draft {
     Pack { index: usize, offset: u32, status: Status },
     /// Closes the batch with this number of items.
     CloseBatch { index: usize, item_count: u64 },
-    /// Sends a message, possibly with an id.
-    Send { index: usize, topic: usize, id: Option<u8> },
+    /// Sends a message, possibly with an id. If the sender would keep it, its id is recorded at the address, too.
+    Send { index: usize, topic: usize, id: Option<u8>, keeps: bool },
     /// Records the receipt of the first message of a topic.
     Receive { index: usize, n: u32, topic: usize },
     /// Sets the event with the name of a topic.
@@ -211,8 +211,8 @@ fn draft() -> impl Strategy<Value = Draft> {
         2 => (proptest::sample::select(&BUNDLES[..]), 0..BUNDLE_ITEMS, ended_status())
             .prop_map(|(index, offset, status)| Draft::Pack { index, offset, status }),
         1 => (0..6u64).prop_map(|item_count| Draft::CloseBatch { index: BATCH, item_count }),
-        4 => (index(), 0..TOPICS.len(), proptest::option::of(0..3u8))
-            .prop_map(|(index, topic, id)| Draft::Send { index, topic, id }),
+        4 => (index(), 0..TOPICS.len(), proptest::option::of(0..3u8), proptest::bool::ANY)
+            .prop_map(|(index, topic, id, keeps)| Draft::Send { index, topic, id, keeps }),
         2 => (index(), 1..9u32, 0..TOPICS.len()).prop_map(|(index, n, topic)| Draft::Receive { index, n, topic }),
         2 => (index(), 1..9u32, 0..TOPICS.len()).prop_map(|(index, n, topic)| Draft::SetEvent { index, n, topic }),
         2 => (index(), 0..TOPICS.len(), proptest::option::of(0..3u8))

@@ -105,11 +105,10 @@ pub(super) fn changed_rows(write: &Write) -> SmallVec<[(u8, Key); 2]> {
         Write::Request(_) => smallvec![(EXECUTIONS, key), (REQUESTS, key)],
         Write::ClearRequests(_) => smallvec![(REQUESTS, key)],
         Write::DeleteChunks(_) => smallvec![(CHUNKS, key)],
-        Write::Send(message) => match &message.id {
+        Write::Send(message) => {
             // a hash is enough: two messages whose hashes are equal by chance are flushed one after the other
-            Some(id) => smallvec![(MESSAGE_IDS, hash_of_message_id(key, id))],
-            None => smallvec![],
-        },
+            message.recorded_ids().map(|(key, id)| (MESSAGE_IDS, hash_of_message_id(key, id))).collect()
+        }
         // these insert rows of their own
         Write::Chunk(_) | Write::Checkpoint(_) | Write::Attempt(_) | Write::Pack(_) | Write::Append(_) => {
             smallvec![]
@@ -119,8 +118,8 @@ pub(super) fn changed_rows(write: &Write) -> SmallVec<[(u8, Key); 2]> {
     }
 }
 
-fn hash_of_message_id(execution: Key, id: &str) -> Key {
-    Key::from_bytes(xxh3_128(&[execution.as_bytes(), id.as_bytes()].concat()).to_be_bytes())
+fn hash_of_message_id(receiver: Key, id: &str) -> Key {
+    Key::from_bytes(xxh3_128(&[receiver.as_bytes(), id.as_bytes()].concat()).to_be_bytes())
 }
 
 /// Whether later Writes of the tree wait for the outcome of `write`: a guarded Start of a root, or of a child with an id.

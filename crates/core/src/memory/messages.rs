@@ -15,15 +15,15 @@ impl Tables {
         let status = self.executions.get(&message.execution).map(|row| row.status);
         let status = if message.execution.is_address() { Some(Status::Queued) } else { status };
         let Some(status) = status else { return Outcome::NotFound };
-        let id = message.id.clone().map(|id| (message.execution, id));
-        if id.as_ref().is_some_and(|id| self.message_ids.contains(id)) {
+        let ids: Vec<_> = message.recorded_ids().map(|(key, id)| (key, id.clone())).collect();
+        if ids.iter().any(|id| self.message_ids.contains(id)) {
             return Outcome::AlreadySent;
         }
         if status.is_terminal() {
             return Outcome::Ended(status);
         }
-        counters.add_inserted(Table::MessageIds, u64::from(id.is_some()));
-        self.message_ids.extend(id);
+        counters.add_inserted(Table::MessageIds, ids.len() as u64);
+        self.message_ids.extend(ids);
         self.last_message += 1;
         let pending = PendingMessage {
             number: self.last_message,
@@ -35,7 +35,7 @@ impl Tables {
         Outcome::Applied
     }
 
-    /// Moves the messages at an address, and their ids.
+    /// Moves the messages at an address, and copies their ids.
     pub(super) fn apply_forward(&mut self, forward: Forward, counters: &Counters) -> Outcome {
         let Forward { address, execution } = forward;
         let kept = (address, Arc::from(""), i64::MIN)..;

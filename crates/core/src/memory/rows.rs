@@ -73,6 +73,8 @@ fn changed_rows(write: &Write) -> Vec<ChangedRow> {
         Write::Pack(pack) => vec![ChangedRow::Pack(pack.bundle, pack.number())],
         Write::CloseBatch(close) => vec![ChangedRow::Execution(close.batch)],
         Write::Append(it) => vec![ChangedRow::StreamEntry(it.execution, it.stream.clone(), it.entry.offset)],
-        Write::Send(it) => it.id.iter().map(|id| ChangedRow::MessageId(it.execution, id.clone())).collect(),
+        Write::Send(it) => {
+            it.recorded_ids().map(|(key, id)| ChangedRow::MessageId(key, id.clone())).collect()
+        }
     }
 }

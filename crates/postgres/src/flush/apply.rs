@@ -178,6 +178,7 @@ impl<'a> FlushPlan<'a> {
         let params = vec![
             column(messages, |m| Timestamptz(m.sent_at)),
             column(messages, |m| to_uuid(m.execution)),
+            column(messages, |m| m.address.map(to_uuid)),
             column(messages, |m| &*m.topic),
             column(messages, |m| m.id.as_deref()),
             column(messages, |m| m.value.as_bytes()),

@@ -47,8 +47,8 @@ impl FlushApplier<'_, '_> {
             // an execution with a status of a later version is shown as queued
             status?.unwrap_or(Status::Queued)
         };
-        if let Some(id) = &message.id {
-            let is_sent = self.sql.get(Sql::HasMessageId)?.exists((receiver, &**id))?;
+        for (key, id) in message.recorded_ids() {
+            let is_sent = self.sql.get(Sql::HasMessageId)?.exists((key_bytes(&key), &**id))?;
             if is_sent {
                 return Ok(Outcome::AlreadySent);
             }
@@ -56,8 +56,8 @@ impl FlushApplier<'_, '_> {
         if status.is_terminal() {
             return Ok(Outcome::Ended(status));
         }
-        if let Some(id) = &message.id {
-            self.sql.insert(Table::MessageIds, Sql::InsertMessageId, (receiver, &**id))?;
+        for (key, id) in message.recorded_ids() {
+            self.sql.insert(Table::MessageIds, Sql::InsertMessageId, (key_bytes(&key), &**id))?;
         }
         let params = (receiver, &*message.topic, message.value.as_bytes(), message.sent_at.as_micros());
         self.sql.insert(Table::Messages, Sql::InsertMessage, params)?;

@@ -149,9 +149,11 @@ impl SendBuilder {
         }
         let (found, workflow_id) = receiver.find(&engine).await;
         let receiver = engine.receiver_or_address(found, &workflow_id, keeps)?;
-        let message = engine.new_message(receiver, topic, message_id, value?)?;
+        let mut message = engine.new_message(receiver, topic, message_id, value?)?;
         if keeps && !receiver.is_address() {
-            engine.stage_forward(&workflow_id, receiver);
+            let forward = engine.new_forward(&workflow_id, receiver);
+            message.address = Some(forward.address);
+            engine.stage_forward(forward);
         }
         let outcome = engine.send_message(message).await?;
         let sent =

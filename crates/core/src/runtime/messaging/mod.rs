@@ -70,7 +70,8 @@ impl EngineInner {
         if size > limit {
             return Err(Error::TooLarge { value: describe_message(&topic), size, limit });
         }
-        Ok(Message { execution, topic, id, value, sent_at: self.now(), is_owned: false })
+        let sent_at = self.now();
+        Ok(Message { execution, address: None, topic, id, value, sent_at, is_owned: false })
     }
 
     /// Sends a message from outside of executions, and returns the outcome when the message is durable.
@@ -124,10 +125,10 @@ impl EngineInner {
         Ok(Key::address_of(workflow_id, self.shard))
     }
 
-    /// Stages the move of the messages that are kept for this workflow_id to its execution. A message that is sent to the
-    /// execution later is received after them.
-    pub(crate) fn stage_forward(&self, workflow_id: &str, execution: Key) -> Option<(&Lane, Lsn)> {
-        self.stage_unowned(execution, Write::Forward(self.new_forward(workflow_id, execution)))
+    /// Stages the move of kept messages to their execution. A message that is sent to the execution later is received after
+    /// them.
+    pub(crate) fn stage_forward(&self, forward: Forward) -> Option<(&Lane, Lsn)> {
+        self.stage_unowned(forward.execution, Write::Forward(forward))
     }
 
     /// Returns the Write that moves the messages that are kept for this workflow_id to its execution.
@@ -145,7 +146,7 @@ impl EngineInner {
             Err(Error::NotFound { .. }) => return Ok(()),
             found => found?,
         };
-        let staged = self.stage_forward(workflow_id, receiver);
+        let staged = self.stage_forward(self.new_forward(workflow_id, receiver));
         let (lane, lsn) = staged.ok_or_else(|| self.dropped_write_error())?;
         lane.wait_durable(lsn).await;
         Ok(())

@@ -15,7 +15,8 @@ pub const MAX_PENDING_LOADED: usize = 100;
 /// The first of these conditions that holds decides the outcome, after all other Writes of the flush:
 /// - The execution does not exist: [`NotFound`](crate::store::Outcome::NotFound). An [address](Key::is_address) counts as an
 ///   execution that never ends.
-/// - A message with this id was sent to the execution before: [`AlreadySent`](crate::store::Outcome::AlreadySent).
+/// - A message with this id was sent to the execution or to the [address](Self::address) before:
+///   [`AlreadySent`](crate::store::Outcome::AlreadySent).
 /// - The execution has ended: [`Ended`](crate::store::Outcome::Ended).
 /// - Otherwise: [`Applied`](crate::store::Outcome::Applied).
 ///
@@ -25,6 +26,9 @@ pub const MAX_PENDING_LOADED: usize = 100;
 pub struct Message {
     /// The key of the execution to which the message is sent, or an address, at which it is kept.
     pub execution: Key,
+    /// The address at which the id is recorded, too: another sender, which has not found the execution yet, may keep the same
+    /// message there. `None` if the message is kept, and for a message that no sender keeps.
+    pub address: Option<Key>,
     /// The topic; empty for the default topic.
     pub topic: Arc<str>,
     /// The id by which a second sending is recognised; `None` if the message is sent once in any case. The ids of an
@@ -39,8 +43,8 @@ pub struct Message {
 }
 
 /// The Write that moves the messages that are kept at an address to an execution. They keep their numbers, so they are
-/// received before messages that were sent to the execution later. Their ids are moved, too. A Forward is applied before
-/// the messages of its flush are sent.
+/// received before messages that were sent to the execution later. Their ids are copied: they stay at the address, too. A
+/// Forward is applied before the messages of its flush are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forward {
     /// The address of the execution's workflow_id.
@@ -50,6 +54,12 @@ pub struct Forward {
 }
 
 impl Message {
+    /// Returns the keys for which the id is recorded, each with the id.
+    pub fn recorded_ids(&self) -> impl Iterator<Item = (Key, &Arc<str>)> {
+        let keys = std::iter::once(self.execution).chain(self.address);
+        keys.filter_map(|key| self.id.as_ref().map(|id| (key, id)))
+    }
+
     /// Returns the size in bytes of the texts and the value.
     pub(crate) fn size(&self) -> usize {
         self.topic.len() + self.id.as_ref().map_or(0, |id| id.len()) + self.value.len()

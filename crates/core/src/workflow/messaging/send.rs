@@ -213,7 +213,9 @@ impl OutgoingMessage {
         message.is_owned = true;
         let reserved = reserve_row(run.lane(), &message.value, 0).await;
         if keeps && !receiver.is_address() {
-            run.stage(Write::Forward(engine.new_forward(&workflow_id, receiver)), 0);
+            let forward = engine.new_forward(&workflow_id, receiver);
+            message.address = Some(forward.address);
+            run.stage(Write::Forward(forward), 0);
         }
         let Some(lsn) = run.stage(Write::Send(message.into()), reserved) else {
             return std::future::pending().await;
