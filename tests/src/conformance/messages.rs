@@ -356,10 +356,7 @@ async fn id_of_a_sent_message_is_recorded_at_its_address(fixture: &dyn StoreFixt
         send_with_id(address_of("m"), "one", "6"),
     ]);
     let before = Outcome::AlreadySent;
-    assert_eq!(
-        outcomes.await,
-        [before.clone(), before.clone(), before.clone(), before, sent.clone(), sent]
-    );
+    assert_eq!(outcomes.await, [before.clone(), before.clone(), before.clone(), before, sent.clone(), sent]);
     assert_eq!(values(&worker, receiver, "t").await, ["1", "2", "4"]);
     assert_eq!(values(&worker, address_of("r"), "t").await, ["3"]);
     worker.apply(vec![forward(address_of("r"), receiver)]).await;

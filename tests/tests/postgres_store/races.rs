@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::{Placement, Queue, QueueChange, QueueRow};
-use stepfast_core::store::{Claim, ClaimReply, Outcome, Start, State, Status, StoreError, Transition, Write};
-use stepfast_core::{Key, Store};
+use stepfast_core::store::{
+    Claim, ClaimReply, Message, Outcome, Start, State, Status, StoreError, Transition, Write,
+};
+use stepfast_core::{Key, Payload, Store};
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 
@@ -94,6 +96,36 @@ async fn takeover_requeues_nothing_before_the_fence() {
     lock.rollback().await.unwrap();
     assert_eq!(taking_over.await.unwrap().unwrap(), 1);
     assert_eq!(db.status(key).await, Status::Queued);
+}
+
+/// Both messages have the same id. One is kept, and the other is sent to the execution.
+#[tokio::test]
+async fn message_beside_a_kept_one_with_its_id_is_not_sent() {
+    let db = long_timeouts().await;
+    let (receiver, address) = (Key::mint(0), Key::address_of("r", 0));
+    db.write(vec![start(receiver, RUNNING)]).await;
+    let send = |execution: Key, address: Option<Key>| {
+        let (topic, id, sent_at) = ("t".into(), Some("one".into()), Timestamp::from_micros(7));
+        let value = Payload::encode(&1).unwrap();
+        Write::Send(Message { execution, address, topic, id, value, sent_at, is_owned: false }.into())
+    };
+    let holder = lock_table(&db, "messages").await;
+    let commit = |lane: u16, write: Write| {
+        let (db, flush) = (db.clone(), db.flush_on(lane, vec![write]));
+        tokio::spawn(async move { db.commit(&flush).await.unwrap() })
+    };
+    let keeping = commit(0, send(address, None));
+    wait_until_blocked(&db.sql, "INSERT INTO message_ids").await;
+    let sending = commit(1, send(receiver, Some(address)));
+    let waits_for_other = "SELECT count(*) FROM pg_locks AS w JOIN pg_locks AS r USING (pid) \
+                           WHERE NOT w.granted AND w.locktype = 'transactionid' \
+                             AND r.relation = 'message_ids'::regclass";
+    while db.sql.query_one(waits_for_other, &[]).await.unwrap().get::<_, i64>(0) == 0 {}
+    release(&holder).await;
+    assert_eq!(keeping.await.unwrap(), []);
+    assert_eq!(sending.await.unwrap(), [(0, Outcome::AlreadySent)]);
+    let pending = db.store.messages(&[(receiver, "t".into()), (address, "t".into())]).await.unwrap();
+    assert_eq!(pending.iter().map(Vec::len).collect::<Vec<_>>(), [0, 1]);
 }
 
 #[tokio::test]

@@ -158,7 +158,8 @@ impl SendBuilder {
         let outcome = engine.send_message(message).await?;
         let sent =
             Sent::from_outcome(&outcome, receiver).ok_or_else(|| engine.send_error(&workflow_id, outcome))?;
-        if receiver.is_address() {
+        // the first message with this id may have been kept after the Forward
+        if receiver.is_address() || keeps && sent == Sent::Before {
             engine.forward_to_new(&workflow_id).await?;
         }
         Ok(sent)

@@ -220,12 +220,14 @@ impl OutgoingMessage {
         let Some(lsn) = run.stage(Write::Send(message.into()), reserved) else {
             return std::future::pending().await;
         };
-        match run.lane().wait_durable(lsn).await {
+        let is_before = match run.lane().wait_durable(lsn).await {
             Outcome::Fenced | Outcome::Dropped => return std::future::pending().await,
-            Outcome::Applied | Outcome::AlreadySent => {}
+            Outcome::Applied => false,
+            Outcome::AlreadySent => true,
             outcome => return Err(engine.send_error(&workflow_id, outcome)),
-        }
-        if receiver.is_address() {
+        };
+        // the first message with this id may have been kept after the Forward
+        if receiver.is_address() || keeps && is_before {
             match engine.query_with_retry(|| engine.forward_to_new(&workflow_id)).await {
                 Err(Error::Unavailable(_)) => return std::future::pending().await,
                 forwarded => forwarded?,
