@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Iterable
@@ -10,7 +9,7 @@ from collections.abc import Iterable
 from stepfast._engine.client import Client
 from stepfast._engine.open_engine import OpenEngine
 from stepfast._engine.scheduling.schedule import Schedule, declared_schedules
-from stepfast._engine.signals import notify_on_end_signals
+from stepfast._engine.signals import SignalQueue, queue_end_signals
 from stepfast._options.queue import Queue, declared_queues, served_queues
 from stepfast._runtime import process_hooks
 from stepfast._runtime.waiting import wait_for_call
@@ -125,13 +124,9 @@ class Engine(Client):
                 schema of a newer version of Stepfast.
         """
         seconds = bounds.checked_grace(grace)
-        # True stands for a signal, False for the end of the drain, an error for an engine that has ended by
-        # itself. A signal handler calls `put`, so `put` may interrupt `get` in this thread: a SimpleQueue
-        # allows that.
-        events: queue.SimpleQueue[bool | Error] = queue.SimpleQueue()
         ended = self._open_engine.native.wait_until_ended(None)
 
-        def watch() -> None:
+        def watch(events: SignalQueue) -> None:
             try:
                 wait_for_call(ended)
             except EngineClosed:
@@ -140,18 +135,18 @@ class Engine(Client):
             except Error as error:
                 events.put(error)
 
-        def drain() -> None:
+        def drain(events: SignalQueue) -> None:
             try:
                 self.drain(seconds)
             finally:
                 events.put(False)
 
-        with notify_on_end_signals(lambda: events.put(True)):
-            threading.Thread(target=watch, name="stepfast-ended", daemon=True).start()
+        with queue_end_signals() as events:
+            threading.Thread(target=watch, args=[events], name="stepfast-ended", daemon=True).start()
             event = events.get()
             if isinstance(event, Error):
                 raise event
-            draining = threading.Thread(target=drain, name="stepfast-drain")
+            draining = threading.Thread(target=drain, args=[events], name="stepfast-drain")
             draining.start()
             if events.get() is True:
                 self._open_engine.end(process_hooks.CLOSE_GRACE, 0.0)

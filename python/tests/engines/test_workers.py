@@ -121,6 +121,16 @@ def test_running_execution_ends_before_its_worker(
 
 
 @IN_ALL_MODES
+def test_signal_to_another_thread_ends_worker(url: str, tmp_path: pathlib.Path, mode: list[str]) -> None:
+    with Client(url) as client, start_worker(url, tmp_path / "pipe", 1000, mode) as worker:
+        name = "worker_ends_itself_on_loop" if mode else "worker_ends_itself"
+        handle = client.start(RemoteWorkflow[[], int](name))
+        assert handle.result(HANG_TIMEOUT) == worker.process.pid
+        worker.wait_for_event("drained")
+        assert worker.wait_for_end() == 0
+
+
+@IN_ALL_MODES
 def test_execution_beyond_grace_runs_on_another_worker(
     url: str, tmp_path: pathlib.Path, mode: list[str]
 ) -> None:
@@ -164,27 +174,29 @@ def test_cancel_reaches_worker_without_writes(url: str, tmp_path: pathlib.Path, 
 
 
 @IN_ALL_MODES
-def test_worker_ends_before_incompatible_migration(url: str, tmp_path: pathlib.Path, mode: list[str]) -> None:
+def test_worker_ends_before_incompatible_migration(
+    database_url: str, tmp_path: pathlib.Path, mode: list[str]
+) -> None:
     flag = tmp_path / "flag"
-    with start_worker(url, tmp_path / "pipe", 1000, mode) as worker:
-        with Client(url) as client:
+    with start_worker(database_url, tmp_path / "pipe", 1000, mode) as worker:
+        with Client(database_url) as client:
             client.start(blocking_workflow(mode).options(workflow_id="ends"), str(flag))
         worker.wait_for_event("body")
         # an incompatible migration makes this change
         run_script = "import sys, sqlite3; sqlite3.connect(sys.argv[1]).executescript(sys.argv[2])"
         update = "UPDATE {}shard SET oldest_engine = {};"
-        if url.startswith("sqlite"):
-            command = [sys.executable, "-c", run_script, url.removeprefix("sqlite:")]
+        if database_url.startswith("sqlite"):
+            command = [sys.executable, "-c", run_script, database_url.removeprefix("sqlite:")]
             newer, current = update.format("", 99), update.format("", 3)
         else:
-            command = ["psql", "--quiet", url, "--command"]
+            command = ["psql", "--quiet", database_url, "--command"]
             newer, current = update.format("stepfast.", 99), update.format("stepfast.", 4)
         subprocess.run([*command, newer], check=True)
         flag.touch()
         worker.wait_for_event("SF-0014")
         assert worker.wait_for_end() == 1
         subprocess.run([*command, current], check=True)
-        with Client(url) as client:
+        with Client(database_url) as client:
             assert client.get("ends").result(HANG_TIMEOUT) == worker.process.pid
 
 

@@ -10,6 +10,7 @@ import os
 import pathlib
 import signal
 import sys
+import threading
 import time
 
 from stepfast import AsyncEngine, Engine, SchemaMismatch, step, workflow
@@ -58,6 +59,35 @@ async def wait_for_file_on_loop(path: str) -> int:
 @workflow
 async def worker_waits_on_loop(path: str) -> int:
     return await wait_for_file_on_loop(path)
+
+
+def send_signal_to_this_thread() -> None:
+    """Sends SIGTERM to the thread that calls, which is not the main thread."""
+    # the main thread waits by then
+    time.sleep(0.3)
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+
+@step
+def signal_in_thread() -> int:
+    send_signal_to_this_thread()
+    return os.getpid()
+
+
+@workflow
+def worker_ends_itself() -> int:
+    return signal_in_thread()
+
+
+@step
+async def signal_beside_loop() -> int:
+    await asyncio.to_thread(send_signal_to_this_thread)
+    return os.getpid()
+
+
+@workflow
+async def worker_ends_itself_on_loop() -> int:
+    return await signal_beside_loop()
 
 
 async def work_on_loop() -> None:
