@@ -60,7 +60,8 @@ check: .venv/ready ## Check format, lints, types, the list of mutants, documenta
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 .venv/bin/pyright --warnings --project python --pythonpath .venv/bin/python
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_FLAGS) --workspace --no-deps
-	cargo test $(CARGO_FLAGS) --quiet -p stepfast-tests --test architecture --test language
+	# as `make test` builds them, so that nothing is built twice
+	cargo test $(CARGO_FLAGS) --quiet --workspace --test architecture --test language
 
 .PHONY: reference
 reference: .venv/ready ## Make docs/reference/python.md of the docstrings

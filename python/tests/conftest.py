@@ -7,12 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 from repository import ROOT
-from stores import postgres_database
+from stores import fresh_schema, postgres_database
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[str]:
+def url(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> str:
     """The URL of an empty store."""
+    return fresh_schema() if request.param == "postgres" else f"sqlite:{tmp_path}/test.db"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[str]:
+    """The URL of an empty store in a database of its own, for tests that also connect without an engine."""
     if request.param == "sqlite":
         yield f"sqlite:{tmp_path}/test.db"
         return
@@ -28,7 +34,7 @@ def sqlite_url(tmp_path: pathlib.Path) -> str:
 
 @pytest.fixture
 def postgres_url() -> Iterator[str]:
-    """The URL of an empty store on Postgres."""
+    """The URL of an empty store in a database of its own on Postgres."""
     with postgres_database() as url:
         yield url
 

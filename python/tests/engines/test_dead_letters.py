@@ -31,17 +31,17 @@ def insert_foreign_shard_row(url: str, text: str) -> None:
         connection.commit()
 
 
-def test_invalid_inbox_rows_become_dead_letters(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    create_database(url)
+def test_invalid_inbox_rows_become_dead_letters(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    create_database(database_url)
     hostile = "pay\x1b[2J\u202e\r\n'; DROP TABLE inbox; --"
-    insert_foreign_shard_row(url, hostile)
-    with connectors(url)[0](url) as connection:
+    insert_foreign_shard_row(database_url, hostile)
+    with connectors(database_url)[0](database_url) as connection:
         valid = Outbox().start(connection, greet_from_outbox.options(workflow_id="ann"), "ann")
         conflicting = Outbox().start(connection, greet_from_outbox.options(workflow_id="ann"), "bob")
         misdirected = Outbox(shard=7).start(connection, greet_from_outbox.options(queue="mails"), "eve")
         connection.commit()
     opened_at = datetime.now(UTC)
-    with Engine(url) as engine:
+    with Engine(database_url) as engine:
         assert wait_for_output(engine, valid) == "hello ann"
         letters = engine.dead_letters()
         # one claim refuses all of them, in no defined order
@@ -66,11 +66,11 @@ def test_invalid_inbox_rows_become_dead_letters(url: str, caplog: pytest.LogCapt
             assert any(re.search(rf"(id|letter): {letter.id}\b", line) for line in lines), (letter.id, lines)
         with pytest.raises(InvalidArgument, match="limit is 0, and must be at least 1"):
             engine.dead_letters(limit=0)
-        with Client(url) as client:
+        with Client(database_url) as client:
             assert client.dead_letters() == letters
 
         async def main() -> None:
-            async with AsyncEngine(url) as engine, AsyncClient(url) as client:
+            async with AsyncEngine(database_url) as engine, AsyncClient(database_url) as client:
                 assert await engine.dead_letters() == letters
                 assert await client.dead_letters(limit=1) == letters[:1]
                 with pytest.raises(InvalidArgument, match="limit is 0, and must be at least 1"):
@@ -90,9 +90,9 @@ def resend_statements(url: str) -> str:
     return on_sqlite if url.startswith("sqlite") else on_postgres
 
 
-def test_resent_dead_letter_becomes_its_execution(url: str) -> None:
-    create_database(url)
-    is_sqlite = url.startswith("sqlite")
+def test_resent_dead_letter_becomes_its_execution(database_url: str) -> None:
+    create_database(database_url)
+    is_sqlite = database_url.startswith("sqlite")
     into, distant_time = (
         ("inbox", 13_569_465_599_999_999) if is_sqlite else ("stepfast.inbox", "'2399-12-31'")
     )
@@ -104,23 +104,25 @@ def test_resent_dead_letter_becomes_its_execution(url: str) -> None:
         "attributes": {"city": "Bern"},
         "run_timeout": run_timeout,
     }
-    with connectors(url)[0](url) as connection:
+    with connectors(database_url)[0](database_url) as connection:
         placed = greet_from_outbox.options(queue="mails", workflow_id="again", delay=3600, **options)  # type: ignore[arg-type]
         Outbox().start(connection, placed, "ann", loudly=True)
         bare = Outbox().start(connection, greet_from_outbox, "bob")
         connection.execute(f"UPDATE {into} SET deadline_at = {distant_time}")
         connection.commit()
-    with Engine(url) as engine:
+    with Engine(database_url) as engine:
         deadline = time.monotonic() + HANG_TIMEOUT
         while len(letters := engine.dead_letters()) < 2:
             assert time.monotonic() < deadline
     assert [letter.workflow_id for letter in letters] == [bare, "again"]
-    with connectors(url)[0](url) as connection:
+    with connectors(database_url)[0](database_url) as connection:
         for letter in letters:
-            for statement in resend_statements(url).replace("id = 7", f"id = {letter.id}").split(";"):
+            for statement in (
+                resend_statements(database_url).replace("id = 7", f"id = {letter.id}").split(";")
+            ):
                 connection.execute(statement)
         connection.commit()
-    with Engine(url) as engine:
+    with Engine(database_url) as engine:
         assert wait_for_output(engine, bare) == "hello bob"
         assert engine.dead_letters() == []
         (execution,) = engine.list(id_prefix="again")
@@ -180,8 +182,8 @@ def test_insert_only_role_starts_and_reads_nothing(postgres_url: str) -> None:
         assert len(engine.dead_letters()) == 1
 
 
-def test_unused_inbox_has_no_dead_letters(url: str) -> None:
-    with Engine(url) as engine:
+def test_unused_inbox_has_no_dead_letters(database_url: str) -> None:
+    with Engine(database_url) as engine:
         assert engine.dead_letters() == []
     with Engine("memory:") as engine:
         assert engine.dead_letters() == []

@@ -142,11 +142,11 @@ def create_database(url: str) -> None:
         engine.pause_queue("mails")
 
 
-def test_outbox_starts_only_committed_executions(url: str) -> None:
-    create_database(url)
+def test_outbox_starts_only_committed_executions(database_url: str) -> None:
+    create_database(database_url)
     rolled_back, committed = [], []
-    for connect in connectors(url):
-        with connect(url) as connection:
+    for connect in connectors(database_url):
+        with connect(database_url) as connection:
             rolled_back.append(Outbox().start(connection, greet_from_outbox, "zoe"))
             connection.rollback()
             committed.append(Outbox().start(connection, greet_from_outbox, "ann"))
@@ -160,9 +160,9 @@ def test_outbox_starts_only_committed_executions(url: str) -> None:
             )
             connection.commit()
             rolled_back.append(Outbox().start(connection, greet_from_outbox, "zoe"))
-    with Engine(url) as engine:
+    with Engine(database_url) as engine:
         engine.resume_queue("mails")
-        outputs = ["hello ann", "hello bob!", "hello eve"] * len(connectors(url))
+        outputs = ["hello ann", "hello bob!", "hello eve"] * len(connectors(database_url))
         assert [wait_for_output(engine, it) for it in committed] == outputs
         assert engine.show(committed[1]).execution.queue == "mails"
         for workflow_id in rolled_back:
@@ -170,10 +170,10 @@ def test_outbox_starts_only_committed_executions(url: str) -> None:
                 engine.get(workflow_id)
 
 
-def test_outbox_records_options_of_start(url: str) -> None:
-    create_database(url)
+def test_outbox_records_options_of_start(database_url: str) -> None:
+    create_database(database_url)
     scheduled = []
-    for n, connect in enumerate(connectors(url)):
+    for n, connect in enumerate(connectors(database_url)):
         placed = greet_from_outbox.options(
             workflow_id=f"mail-{n}",
             queue="mails",
@@ -184,7 +184,7 @@ def test_outbox_records_options_of_start(url: str) -> None:
             run_timeout=60,
             attributes={"customer": "acme", "n": str(n)},
         )
-        with connect(url) as connection:
+        with connect(database_url) as connection:
             assert Outbox().start(connection, placed, "ann") == f"mail-{n}"
             # the inbox already has this start
             Outbox().start(connection, placed, "ann")
@@ -194,10 +194,10 @@ def test_outbox_records_options_of_start(url: str) -> None:
                 Outbox().start(connection, greet_from_outbox.options(start_at=tomorrow), "later")
             )
             connection.commit()
-    with Engine(url) as engine:
+    with Engine(database_url) as engine:
         wait_for_execution(engine, scheduled[-1])
         assert [engine.get(it).status() for it in scheduled] == ["scheduled"] * len(scheduled)
-        for n in range(len(connectors(url))):
+        for n in range(len(connectors(database_url))):
             row = engine.show(f"mail-{n}").execution
             assert (row.status, row.queue, row.key, row.priority) == ("queued", "mails", "ann", 7)
             assert (row.dedup_id, row.run_timeout) == (f"d{n}", timedelta(minutes=1))
@@ -211,17 +211,17 @@ def test_outbox_records_options_of_start(url: str) -> None:
                 engine.start(greet_from_outbox.options(workflow_id=f"mail-{n}"), "bob")
 
 
-def test_repeated_options_of_outbox_start_are_merged(url: str) -> None:
-    create_database(url)
+def test_repeated_options_of_outbox_start_are_merged(database_url: str) -> None:
+    create_database(database_url)
     placed = greet_from_outbox.options(queue="elsewhere", dedup_id="d", key="ann").options(
         queue="mails", priority=7
     )
     committed = []
-    for connect in connectors(url):
-        with connect(url) as connection:
+    for connect in connectors(database_url):
+        with connect(database_url) as connection:
             committed.append(Outbox().start(connection, placed, "ann"))
             connection.commit()
-    with Engine(url) as engine:
+    with Engine(database_url) as engine:
         # all starts have one dedup_id, so only the first becomes an execution
         wait_for_execution(engine, committed[0])
         row = engine.show(committed[0]).execution
@@ -231,10 +231,10 @@ def test_repeated_options_of_outbox_start_are_merged(url: str) -> None:
         assert engine.count() == 1
 
 
-def test_outbox_accepts_every_spelling_of_valid_call(url: str) -> None:
-    create_database(url)
+def test_outbox_accepts_every_spelling_of_valid_call(database_url: str) -> None:
+    create_database(database_url)
     outbox, configured = Outbox(), greet_from_outbox.options(workflow_id="spelled")
-    with connectors(url)[0](url) as connection:
+    with connectors(database_url)[0](database_url) as connection:
         for call in (
             lambda: outbox.start(connection, configured),  # type: ignore[call-arg]
             lambda: outbox.start(connection, configured, "ann", "bob"),  # type: ignore[call-arg]
@@ -243,7 +243,7 @@ def test_outbox_accepts_every_spelling_of_valid_call(url: str) -> None:
                 call()
         outbox.start(connection, configured, name="ann", loudly=False)
         connection.commit()
-    with Engine(url) as engine:
+    with Engine(database_url) as engine:
         assert wait_for_output(engine, "spelled") == "hello ann"
         assert engine.start(greet_from_outbox.options(workflow_id="spelled"), "ann").result() == "hello ann"
 

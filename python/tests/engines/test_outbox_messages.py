@@ -36,12 +36,12 @@ def sends_by_outbox_in_code() -> str:
     return ""
 
 
-def test_outbox_sends_only_committed_messages(url: str) -> None:
-    create_database(url)
-    receivers = [f"r{n}" for n in range(len(connectors(url)))]
+def test_outbox_sends_only_committed_messages(database_url: str) -> None:
+    create_database(database_url)
+    receivers = [f"r{n}" for n in range(len(connectors(database_url)))]
     outbox = Outbox()
-    for connect, receiver in zip(connectors(url), receivers, strict=True):
-        with connect(url) as connection:
+    for connect, receiver in zip(connectors(database_url), receivers, strict=True):
+        with connect(database_url) as connection:
             outbox.send(connection, receiver, "rolled back", topic="t")
             connection.rollback()
             outbox.start(connection, receives_from_outbox.options(workflow_id=receiver), 2)
@@ -51,20 +51,20 @@ def test_outbox_sends_only_committed_messages(url: str) -> None:
             outbox.send(connection, receiver, {"n": 2}, topic="t")
             connection.commit()
             outbox.send(connection, receiver, "never committed", topic="t")
-    with Engine(url) as engine:
+    with Engine(database_url) as engine:
         for receiver in receivers:
             received = wait_for_output(engine, receiver)
             assert sorted(value["n"] for value in received) == [1, 2]
 
 
-def test_message_of_outbox_for_missing_receiver_can_be_kept_or_resumed(url: str) -> None:
-    create_database(url)
-    connect = connectors(url)[0]
-    with connect(url) as connection:
+def test_message_of_outbox_for_missing_receiver_can_be_kept_or_resumed(database_url: str) -> None:
+    create_database(database_url)
+    connect = connectors(database_url)[0]
+    with connect(database_url) as connection:
         kept = Outbox().send(connection, "later", 1, topic="t", keep=True)
         failed = Outbox().send(connection, "missing", 1, topic="t")
         connection.commit()
-    with Engine(url) as engine:
+    with Engine(database_url) as engine:
         assert wait_for_output(engine, kept) is None
         # both messages were taken from the inbox together
         with pytest.raises(WorkflowFailed, match="missing.*SF-0004"):

@@ -142,21 +142,30 @@ def test_takeover_experiment_measures_continued_executions(
     assert "limit" not in figure
 
 
-def test_bench_removes_its_stores(program: pathlib.Path, url: str, tmp_path: pathlib.Path) -> None:
+def test_bench_removes_its_stores(program: pathlib.Path, database_url: str, tmp_path: pathlib.Path) -> None:
     command = [program, "bench", "history", "--executions", "1", "--iterations", "1", "--runs", "1"]
-    process = subprocess.Popen([*command, *make_store_options(url, tmp_path)], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [*command, *make_store_options(database_url, tmp_path)], stdout=subprocess.DEVNULL
+    )
     assert process.wait(timeout=300) == 0
     assert list(tmp_path.iterdir()) == []
-    if url.startswith("postgres"):
+    if database_url.startswith("postgres"):
         # other tests may have such databases at the same time
         psql = subprocess.run(
-            ["psql", "--no-align", "--tuples-only", url, "--command", "SELECT datname FROM pg_database"],
+            [
+                "psql",
+                "--no-align",
+                "--tuples-only",
+                database_url,
+                "--command",
+                "SELECT datname FROM pg_database",
+            ],
             capture_output=True,
             text=True,
             check=True,
         )
         names = psql.stdout.split()
-        assert url.rsplit("/", 1)[1] in names
+        assert database_url.rsplit("/", 1)[1] in names
         assert not any(name.startswith(f"stepfast_bench_{process.pid}_") for name in names), names
 
 

@@ -58,8 +58,9 @@ def count_owned_executions(url: str) -> int:
             return int(connection.execute(query).fetchone()[0])
         finally:
             connection.close()
-    query = query.replace("executions", "stepfast.executions")
-    answer = subprocess.run(["psql", "-qtA", url, "-c", query], check=True, capture_output=True, text=True)
+    server, _, schema = url.partition("?schema=")
+    query = query.replace("executions", f"{schema}.executions")
+    answer = subprocess.run(["psql", "-qtA", server, "-c", query], check=True, capture_output=True, text=True)
     return int(answer.stdout)
 
 
