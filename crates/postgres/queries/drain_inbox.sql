@@ -66,13 +66,13 @@ WITH picked AS MATERIALIZED (
     SELECT j.key, a.name, a.value #>> '{}'
     FROM judged AS j
     CROSS JOIN LATERAL jsonb_each(j.attributes) AS a (name, value)
-    WHERE j.nth = 1 AND j.key IN (SELECT key FROM started)
+    WHERE j.nth = 1 AND (j.key IN (SELECT key FROM started)) IS TRUE
     RETURNING 1
 ), delayed AS (
     INSERT INTO timers (due_at, execution, route, is_scheduled)
     SELECT due_at, key, workflow || E'\x01' || coalesce(app_version, '') || E'\x01' || coalesce(queue, 'default'), true
     FROM judged
-    WHERE nth = 1 AND key IN (SELECT key FROM started WHERE status = 0)
+    WHERE nth = 1 AND (key IN (SELECT key FROM started WHERE status = 0)) IS TRUE
     RETURNING 1
 ), queued AS (
     INSERT INTO ready (execution, route, queue_key, priority)
@@ -104,7 +104,7 @@ WITH picked AS MATERIALIZED (
            OR (e.key = j.key AND e.workflow_id IS DISTINCT FROM j.workflow_id)
         LIMIT 1
     ) AS t
-    WHERE j.nth IS NOT NULL AND (j.nth > 1 OR NOT EXISTS (SELECT FROM started AS s WHERE s.key = j.key))
+    WHERE j.nth IS NOT NULL AND (j.nth > 1 OR j.key NOT IN (SELECT s.key FROM started AS s))
 ), put_back AS (
     -- the first row of the key was a duplicate by its workflow_id or its dedup_id; one of several copies is enough
     INSERT INTO inbox (put_at, due_at, deadline_at, fingerprint, run_timeout_ms, priority, key, workflow, workflow_id,

@@ -36,10 +36,13 @@ WITH RECURSIVE known AS MATERIALIZED (
                 SELECT k.route FROM known AS k) AS s) AS s
     WHERE ($1::text[] IS NULL OR s.queue = ANY($1::text[])) AND ($4::text IS NULL OR s.app_version IN ('', $4::text))
 ), served AS MATERIALIZED (
-    SELECT s.queue FROM (SELECT queue FROM routes UNION SELECT unnest($2::text[])) AS s
+    -- the routes of each queue once: a subquery per queue would read all routes each time
+    SELECT s.queue, array_agg(s.route ORDER BY s.route) FILTER (WHERE s.route IS NOT NULL) AS routes
+    FROM (SELECT x.queue, x.route FROM routes AS x UNION ALL SELECT unnest($2::text[]), NULL) AS s
     WHERE $1::text[] IS NULL OR s.queue = ANY($1::text[])
+    GROUP BY s.queue
 ), states AS MATERIALIZED (
-    SELECT s.queue, q.*,
+    SELECT s.queue, s.routes, q.*,
            CASE WHEN q.is_paused THEN NULL
                 WHEN q.is_serial
                 THEN pg_try_advisory_xact_lock(hashtext('stepfast queues ' || current_schema()), hashtext(s.queue) & 255)
@@ -48,29 +51,27 @@ WITH RECURSIVE known AS MATERIALIZED (
     FROM served AS s
     LEFT JOIN LATERAL (SELECT q.* FROM queues AS q WHERE q.name = s.queue OFFSET 0) AS q ON true
 ), turns AS MATERIALIZED (
-    SELECT s.queue,
-           CASE WHEN $6::boolean
-                THEN pg_try_advisory_xact_lock(hashtext('stepfast.' || current_schema()), hashtext(t.route) & 63)
-                ELSE true END AS is_ours
+    SELECT s.*,
+           CASE WHEN $6::boolean AND s.is_held AND s.is_serial IS NOT TRUE
+                THEN pg_try_advisory_xact_lock(hashtext('stepfast.' || current_schema()), hashtext(s.routes[1]) & 63)
+                END AS is_ours
     FROM states AS s
-    CROSS JOIN LATERAL (SELECT min(x.route) AS route FROM routes AS x WHERE x.queue = s.queue) AS t
-    WHERE s.is_held AND s.is_serial IS NOT TRUE
 )
 SELECT s.queue, s.version,
        CASE WHEN s.is_held IS NULL THEN 'paused'
             WHEN NOT s.is_held THEN 'locked'
-            WHEN (SELECT NOT t.is_ours FROM turns AS t WHERE t.queue = s.queue) THEN 'contended'
+            WHEN NOT s.is_ours THEN 'contended'
             ELSE 'open' END,
        s.concurrency, s.worker_concurrency, s.key_concurrency, s.rate_starts, s.rate_period_ms, s.rate_burst,
        s.key_rate_starts, s.key_rate_period_ms, s.key_rate_burst, s.key_weights,
-       ARRAY(SELECT x.route FROM routes AS x WHERE x.queue = s.queue ORDER BY x.route),
-       (SELECT true FROM routes AS x
+       coalesce(s.routes, '{}'),
+       (SELECT true FROM unnest(s.routes) AS x (route)
         CROSS JOIN LATERAL (SELECT FROM ready AS r WHERE r.route = x.route AND r.queue_key > '' LIMIT 1) AS r
-        WHERE x.queue = s.queue LIMIT 1) IS TRUE AS has_keys,
+        LIMIT 1) IS TRUE AS has_keys,
        -- only claims under a rate need has_woken
        coalesce(s.rate_starts, s.key_rate_starts) IS NOT NULL
-       AND (SELECT true FROM routes AS x
+       AND (SELECT true FROM unnest(s.routes) AS x (route)
             CROSS JOIN LATERAL (SELECT FROM ready AS r WHERE r.route = x.route AND r.is_woken LIMIT 1) AS r
-            WHERE x.queue = s.queue LIMIT 1) IS TRUE AS has_woken
-FROM states AS s
+            LIMIT 1) IS TRUE AS has_woken
+FROM turns AS s
 ORDER BY s.queue
