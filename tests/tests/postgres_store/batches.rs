@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepfast_core::key::MAX_BATCH_ITEMS;
-use stepfast_core::store::{Outcome, RequestResult, Status, Write};
+use stepfast_core::store::{Outcome, RequestResult, Status};
 use stepfast_core::{Key, Store};
 use stepfast_tests::fixtures::builders::{bundle, close_batch, closed_batch, open_batch};
 use tokio_postgres::Client;
@@ -21,16 +21,6 @@ async fn lock_batches(db: &Fixture) -> Client {
     let holder = client(&db.schema).await;
     holder.batch_execute("BEGIN; SELECT FROM batches FOR UPDATE").await.unwrap();
     holder
-}
-
-/// Commits a flush of a lane beside the test.
-fn spawn_flush(
-    db: &Arc<Fixture>,
-    lane: u16,
-    writes: Vec<Write>,
-) -> tokio::task::JoinHandle<Vec<(usize, Outcome)>> {
-    let db = db.clone();
-    tokio::spawn(async move { db.commit(&db.flush_on(lane, writes)).await.unwrap() })
 }
 
 /// Waits until this number of sessions of the test's schema waits for rows of `batches`.

@@ -110,13 +110,9 @@ async fn message_beside_a_kept_one_with_its_id_is_not_sent() {
         Write::Send(Message { execution, address, topic, id, value, sent_at, is_owned: false }.into())
     };
     let holder = lock_table(&db, "messages").await;
-    let commit = |lane: u16, write: Write| {
-        let (db, flush) = (db.clone(), db.flush_on(lane, vec![write]));
-        tokio::spawn(async move { db.commit(&flush).await.unwrap() })
-    };
-    let keeping = commit(0, send(address, None));
+    let keeping = spawn_flush(&db, 0, vec![send(address, None)]);
     wait_until_blocked(&db.sql, "INSERT INTO message_ids").await;
-    let sending = commit(1, send(receiver, Some(address)));
+    let sending = spawn_flush(&db, 1, vec![send(receiver, Some(address))]);
     let waits_for_other = "SELECT count(*) FROM pg_locks AS w JOIN pg_locks AS r USING (pid) \
                            WHERE NOT w.granted AND w.locktype = 'transactionid' \
                              AND r.relation = 'message_ids'::regclass";

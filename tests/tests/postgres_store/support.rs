@@ -321,6 +321,16 @@ pub(crate) fn duplicate_of(outcome: &Outcome) -> Option<Key> {
     }
 }
 
+/// Commits a flush of a lane beside the test.
+pub(crate) fn spawn_flush(
+    db: &Arc<Fixture>,
+    lane: u16,
+    writes: Vec<Write>,
+) -> tokio::task::JoinHandle<Vec<(usize, Outcome)>> {
+    let db = db.clone();
+    tokio::spawn(async move { db.commit(&db.flush_on(lane, writes)).await.unwrap() })
+}
+
 /// Waits until a connection of the test's schema waits for a lock while it executes a statement that contains `text`.
 pub(crate) async fn wait_until_blocked(sql: &Client, what: &str) {
     let query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE $1 AND pid IN \
