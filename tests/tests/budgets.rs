@@ -21,8 +21,8 @@ use tokio_postgres::{Client, NoTls};
 
 /// Number of workflows that run at once.
 const CALLERS: usize = 256;
-/// The two numbers of steps whose difference is the cost of a step.
-const STEPS: [usize; 2] = [3, 12];
+/// The numbers of steps that are compared. The difference of the last two is the cost of a step.
+const STEPS: [usize; 3] = [0, 3, 12];
 /// The variable that makes this program a child that runs workflows, and describes them.
 const CHILD_VARIABLE: &str = "STEPFAST_BUDGET_CHILD";
 
@@ -113,7 +113,7 @@ fn check_allocations(name: &str, open: &impl AsyncFn(&Path) -> Arc<dyn Store>, b
     let _profiler = dhat::Profiler::builder().testing().build();
     runtime().block_on(async {
         let mut counts = Vec::new();
-        for steps in [0, STEPS[0], STEPS[1]] {
+        for steps in STEPS {
             let folder = tempfile::tempdir().unwrap();
             counts.push(count_allocations(open(folder.path()).await, steps).await);
         }
@@ -135,7 +135,7 @@ fn instructions_on_sqlite() {
     const BUDGETS: [f64; 2] = [105_000.0, 75_000.0];
     const ROUNDS: [usize; 2] = [1, 3];
     for attempt in 1.. {
-        let costs = [0, STEPS[0], STEPS[1]].map(|steps| {
+        let costs = STEPS.map(|steps| {
             let [few, many] = ROUNDS.map(|rounds| count_instructions(steps, rounds));
             (many - few) / ((ROUNDS[1] - ROUNDS[0]) * CALLERS) as f64
         });
@@ -235,7 +235,7 @@ fn log_bytes_on_postgres() {
     let server = PostgresServer::start();
     runtime().block_on(async {
         let mut costs = Vec::new();
-        for steps in [0, STEPS[0], STEPS[1]] {
+        for steps in STEPS {
             let options = PostgresOptions::default().schema(server.fresh_schema_name());
             let store = Arc::new(PostgresStore::open_with(server.url(), options).await.unwrap());
             let workflow = workflow(steps);
@@ -262,7 +262,7 @@ fn log_pages_on_sqlite() {
     const RUNS: usize = 50;
     runtime().block_on(async {
         let mut costs = Vec::new();
-        for steps in [0, STEPS[0], STEPS[1]] {
+        for steps in STEPS {
             let folder = tempfile::tempdir().unwrap();
             let workflow = workflow(steps);
             let engine =
@@ -291,7 +291,7 @@ fn check(name: &str, costs: &[f64], budgets: [f64; 2]) {
 /// Returns a text for a cost that exceeds its budget; `None` if none does.
 fn excess(name: &str, costs: &[f64], [per_run, per_step]: [f64; 2]) -> Option<String> {
     let [run, few, many] = costs[..] else { unreachable!() };
-    let step = (many - few) / (STEPS[1] - STEPS[0]) as f64;
+    let step = (many - few) / (STEPS[2] - STEPS[1]) as f64;
     println!("{name}: {run:.1} for a no-op run, {few:.1} with three steps, {step:.1} for a further step");
     if run > per_run {
         return Some(format!("{name}: a no-op run costs {run:.1}, and its budget is {per_run}"));
