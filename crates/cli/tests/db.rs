@@ -60,7 +60,7 @@ fn file_is_planned_created_and_checked() {
     let sql = output_of(&store, &["migrate", "--print"]);
     assert!(sql.starts_with("BEGIN IMMEDIATE;") && sql.contains("CREATE TABLE executions"), "{sql}");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
-    assert!(output_of(&store, &["migrate"]).contains("created, version 9"));
+    assert!(output_of(&store, &["migrate"]).contains("created, version 10"));
     assert!(output_of(&store, &["migrate"]).contains("nothing to migrate"));
     assert!(output_of(&store, &["migrate", "--print"]).contains("nothing to do"));
     let (code, found) = findings(&store);

@@ -156,9 +156,9 @@ async fn outdated_engine_requeues_executions_before_migration() {
     });
     closed.await.expect("the engine closes its registration");
     let error = old.start(&workflow, 1).await.unwrap_err();
-    assert!(matches!(error, stepfast_core::Error::NewerSchema { found: 99, supported: 9 }), "{error}");
+    assert!(matches!(error, stepfast_core::Error::NewerSchema { found: 99, supported: 10 }), "{error}");
     let error = open().await.err().unwrap();
-    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 9 }), "{error}");
+    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 10 }), "{error}");
     let rows: Vec<(String, i64, i64)> = conn
         .prepare("SELECT workflow_id, status, recoveries FROM executions ORDER BY workflow_id")
         .unwrap()
@@ -182,7 +182,7 @@ async fn store_opened_before_migration_registers_no_worker() {
         "INSERT INTO schema_version SELECT 99, 'later', applied_on, checksum FROM schema_version LIMIT 1";
     conn.execute(later, []).unwrap();
     let error = store.register(1, &WorkerInfo::default()).await.unwrap_err();
-    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 9 }), "{error}");
+    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 10 }), "{error}");
 }
 
 #[tokio::test]
@@ -193,7 +193,7 @@ async fn store_that_must_exist_is_not_migrated() {
     conn.execute("DELETE FROM schema_version WHERE version >= 3", []).unwrap();
     let options = SqliteOptions { must_exist: true, ..SqliteOptions::default() };
     let Err(StoreError::Open { reason, .. }) = SqliteStore::open(&path, options) else { panic!() };
-    let words = ["has version 2", "needs version 9", "stepfast db migrate"];
+    let words = ["has version 2", "needs version 10", "stepfast db migrate"];
     assert!(words.iter().all(|words| reason.contains(words)), "{reason}");
 }
 

@@ -11,18 +11,28 @@ use std::path::Path;
 use refinery::{Migration, Runner};
 use rusqlite::Connection;
 use stepfast_core::key::Key;
+use stepfast_core::path::Path as CallPath;
 use stepfast_core::payload::Payload;
-use stepfast_core::store::{Detail, ExecutionId, State, Status, Store, StoreError, Write};
+use stepfast_core::store::{
+    Checkpoint, Detail, ExecutionId, Outcome, State, Status, Store, StoreError, Write,
+};
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
 
-use support::{Worker, later, resume, temp_database, transition};
+use support::{Worker, checkpoint, later, resume, running, start, start_write, temp_database, transition};
 
 /// The stored bytes of an arbitrary payload.
 const INPUT: &[u8] = &[0, 1];
 
-const VERSIONS: [(&str, &str); 2] = [
+const VERSIONS: [(&str, &str); 9] = [
     ("V1__initial", include_str!("../migrations/V1__initial.sql")),
     ("V2__queues", include_str!("../migrations/V2__queues.sql")),
+    ("V3__hardening", include_str!("../migrations/V3__hardening.sql")),
+    ("V4__graphs", include_str!("../migrations/V4__graphs.sql")),
+    ("V5__neighbours", include_str!("../migrations/V5__neighbours.sql")),
+    ("V6__batches", include_str!("../migrations/V6__batches.sql")),
+    ("V7__messages", include_str!("../migrations/V7__messages.sql")),
+    ("V8__events", include_str!("../migrations/V8__events.sql")),
+    ("V9__streams", include_str!("../migrations/V9__streams.sql")),
 ];
 
 /// Creates the schema of a version.
@@ -99,12 +109,12 @@ async fn large_database_is_migrated_by_operator_only() {
         let Err(StoreError::Open { reason, .. }) = SqliteStore::open(&path, SqliteOptions::default()) else {
             panic!("it was opened")
         };
-        let words = ["has version 2", "needs version 9", "1.0 GiB", "run stepfast db migrate"];
+        let words = ["has version 2", "needs version 10", "1.0 GiB", "run stepfast db migrate"];
         assert!(words.iter().all(|words| reason.contains(words)), "{reason}");
         assert_eq!(found(), Some(2));
     }
-    assert_eq!(SqliteStore::migrate(&path, false).unwrap().migrations.len(), 7);
-    assert_eq!(found(), Some(9));
+    assert_eq!(SqliteStore::migrate(&path, false).unwrap().migrations.len(), 8);
+    assert_eq!(found(), Some(10));
     // the size does not matter once the schema is up to date
     let store = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
     assert!(store.load(&[ExecutionId::Key(key)], Detail::Full).await.unwrap().remove(0).is_some());
@@ -208,4 +218,46 @@ async fn inbox_rows_of_version_2_become_executions_or_dead_letters() {
         })
         .unwrap();
     assert_eq!((&*letter, &*input), (r#"{"a":"x"}"#, &[0xff, 1][..]));
+}
+
+/// A checkpoint that the migration put into another stripe than the program would not be found by its path: the same
+/// checkpoint would be recorded twice.
+#[tokio::test]
+async fn checkpoints_of_version_9_are_found_by_their_paths() {
+    let (_dir, path) = temp_database();
+    create_schema(&mut Connection::open(&path).unwrap(), 9);
+    let root = CallPath::root();
+    let numbers = [0, 1, 4, 5, 8, 9, 16, 17, 32, 33, 64, 65, 240, 241, 300, 2_287, 2_288, 67_823, 67_824];
+    let parts = [1 << 23, (1 << 23) + 1, (1 << 23) + 0x3ff].map(|part| root.child(part));
+    let calls = numbers.iter().flat_map(|n| [root.child(*n), root.child(1).child(*n), parts[1].child(*n)]);
+    let paths: Vec<CallPath> = calls.chain(parts.clone()).chain([root.child(u32::MAX).child(5)]).collect();
+    let key = Key::mint(0);
+    let of = |index: usize| Checkpoint {
+        path: paths[index].clone(),
+        order: index as u32 + 1,
+        fingerprint: None,
+        ..checkpoint(key, 1, "value")
+    };
+    let conn = Connection::open(&path).unwrap();
+    for written in (0..paths.len()).map(of) {
+        let insert = "INSERT INTO checkpoints VALUES (?1, ?2, 1, ?3, 1, 'step', NULL, ?4, 7, ?5)";
+        let outcome = written.outcome.as_bytes();
+        let at = written.at.as_micros();
+        conn.execute(insert, (key.as_bytes(), written.path.as_bytes(), written.order, at, outcome)).unwrap();
+    }
+    let count =
+        || conn.query_row("SELECT count(*) FROM checkpoints", [], |row| row.get::<_, i64>(0)).unwrap();
+    assert_eq!(count(), paths.len() as i64);
+
+    let worker = Worker::at(&path).await;
+    worker.commit(vec![start_write(start(key, running()))]).await;
+    let found: Vec<CallPath> = worker.record(key).await.checkpoints.into_iter().map(|it| it.path).collect();
+    assert_eq!(found, paths, "in their order");
+    for index in 0..paths.len() {
+        assert_eq!(worker.commit(vec![Write::Checkpoint(of(index))]).await, [], "{}", paths[index]);
+        let other = Checkpoint { order: 9_999, ..of(index) };
+        let outcomes = worker.commit(vec![Write::Checkpoint(other)]).await;
+        assert!(matches!(&outcomes[..], [(0, Outcome::Rejected(_))]), "{}: {outcomes:?}", paths[index]);
+    }
+    assert_eq!(count(), paths.len() as i64);
 }

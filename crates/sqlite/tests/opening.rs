@@ -116,7 +116,7 @@ fn newer_schema_is_rejected_and_left_unchanged() {
     .unwrap();
     drop(conn);
     match SqliteStore::open(&path, SqliteOptions::default()) {
-        Err(StoreError::NewerSchema { found: 99, supported: 9 }) => {}
+        Err(StoreError::NewerSchema { found: 99, supported: 10 }) => {}
         Err(error) => panic!("{error}"),
         Ok(_) => panic!("opened"),
     }

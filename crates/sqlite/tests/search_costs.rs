@@ -5,7 +5,9 @@
 mod support;
 
 use rusqlite::{Connection, StatementStatus, params_from_iter};
-use stepfast_core::store::Route;
+use stepfast_core::key::Key;
+use stepfast_core::path::Path;
+use stepfast_core::store::{Checkpoint, CheckpointKind, Route, Write};
 use support::*;
 
 /// Maximum number of steps of SQLite's virtual machine for a search that visits a few rows.
@@ -65,4 +67,41 @@ async fn hops_do_not_step_over_rows() {
         "INSERT INTO timers (execution, route, due_at, is_scheduled) VALUES (randomblob(16), ?1, 9, 1)";
     conn.execute(scheduled, [naps.as_str()]).unwrap();
     assert_cheap(&conn, depth, &["naps"], Some(("1", "1")));
+}
+
+#[tokio::test]
+async fn search_for_last_part_does_not_step_over_earlier_parts() {
+    let (_dir, path) = temp_database();
+    let worker = Worker::at(&path).await;
+    let (key, parts, calls) = (Key::mint(0), 600, 20);
+    worker.commit(vec![start_write(start(key, running()))]).await;
+    let mut writes = Vec::new();
+    let mut order = 0;
+    for part in 0..parts {
+        let begin = Path::root().child((1 << 23) + part);
+        let paths = (0..=calls).map(|call| if call == 0 { begin.clone() } else { begin.child(call) });
+        for (path, kind) in
+            paths.zip([CheckpointKind::Continued].into_iter().chain(std::iter::repeat(CheckpointKind::Step)))
+        {
+            order += 1;
+            writes.push(Write::Checkpoint(Checkpoint { path, kind, order, ..checkpoint(key, 1, "") }));
+        }
+    }
+    worker.commit(writes).await;
+    let conn = Connection::open(&path).unwrap();
+    let steps_of = |query: &str, params: &[&[u8]], rows: usize| {
+        let mut statement = conn.prepare(query).unwrap();
+        let text = |row: &rusqlite::Row<'_>| Ok(row.get_ref(0)?.as_bytes().unwrap_or_default().to_vec());
+        let found: Vec<Vec<u8>> =
+            statement.query_map(params_from_iter(params), text).unwrap().map(Result::unwrap).collect();
+        assert_eq!(found.len(), rows, "{query}");
+        let steps = statement.get_status(StatementStatus::VmStep);
+        assert!(steps < MAX_STEPS * (1 + rows as i32 / 10), "{steps} steps: {query}");
+        found
+    };
+    let begin = steps_of(include_str!("../queries/last_continuation.sql"), &[key.as_bytes()], 1).remove(0);
+    assert_eq!(begin, Path::root().child((1 << 23) + parts - 1).as_bytes());
+    let rows = 1 + calls as usize;
+    steps_of(include_str!("../queries/checkpoints.sql"), &[key.as_bytes(), &begin], rows);
+    steps_of(include_str!("../queries/progress.sql"), &[key.as_bytes(), &begin], 1);
 }

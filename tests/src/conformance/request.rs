@@ -446,6 +446,8 @@ async fn resume_withdraws_trailing_failures(fixture: &dyn StoreFixture) {
         ("sfc", Status::Failed, 3),
         ("sft", Status::Failed, 3),
         ("saa", Status::Failed, 3),
+        // many calls, which a store may keep in different places
+        ("ssssssssssffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff", Status::Failed, 10),
     ] {
         let key = Key::mint(0);
         let kind = |letter| match letter {

@@ -241,7 +241,7 @@ impl Sql {
             Sql::Checkpoints => include_str!("../../queries/checkpoints.sql"),
             Sql::CompareCheckpoint => {
                 "SELECT run_no = ?3 AND order_no = ?4 AND recorded_at = ?5, outcome FROM checkpoints
-                 WHERE execution = ?1 AND path = ?2"
+                 WHERE stripe = ?6 AND execution = ?1 AND path = ?2"
             }
             Sql::InsertAttempt => {
                 "INSERT INTO attempts (execution, path, attempt, failed_at, failure) VALUES (?1, ?2, ?3, ?4, ?5)
@@ -366,16 +366,20 @@ impl Sql {
                 "SELECT outcome FROM executions WHERE key = ?1 AND substr(outcome, 1, 1) = x'81'
                  UNION ALL
                  SELECT outcome FROM checkpoints
-                 WHERE execution = ?1 AND order_no >= ?2 AND substr(outcome, 1, 1) = x'81'"
+                 WHERE stripe IN (0, 1, 2, 3, 4, 5) AND execution = ?1 AND order_no >= ?2 AND substr(outcome, 1, 1) = x'81'"
             }
             Sql::RetractAttempts => {
                 "DELETE FROM attempts
                  WHERE execution = ?1
-                     AND path IN (SELECT path FROM checkpoints WHERE execution = ?1 AND kind = 2 AND order_no >= ?2)
+                     AND path IN (
+                         SELECT path FROM checkpoints
+                         WHERE stripe IN (0, 1, 2, 3, 4, 5) AND execution = ?1 AND kind = 2 AND order_no >= ?2
+                     )
                  RETURNING failure"
             }
             Sql::RetractFailures => {
-                "DELETE FROM checkpoints WHERE execution = ?1 AND order_no >= ?2 RETURNING outcome"
+                "DELETE FROM checkpoints
+                 WHERE stripe IN (0, 1, 2, 3, 4, 5) AND execution = ?1 AND order_no >= ?2 RETURNING outcome"
             }
             Sql::InsertRequest => {
                 "INSERT INTO requests (execution, n, kind, requested_at, worker_id)
@@ -489,12 +493,7 @@ impl Sql {
                 "SELECT \"offset\", attempt_offset, path, value, written_at FROM stream_entries
                  WHERE execution = ?1 AND stream = ?2 ORDER BY \"offset\" DESC LIMIT 1"
             }
-            // the paths of later parts begin with these bytes; an abandoned continuation may follow the last one
-            Sql::LastContinuation => {
-                "SELECT path FROM checkpoints
-                 WHERE execution = ?1 AND path >= x'fa800000' AND path < x'fb' AND kind = 12
-                 ORDER BY path DESC LIMIT 1"
-            }
+            Sql::LastContinuation => include_str!("../../queries/last_continuation.sql"),
             Sql::DeleteMessage => "DELETE FROM messages WHERE number = ?1",
             Sql::PendingTopics => {
                 "SELECT topic, count(*) FROM messages WHERE execution = ?1 GROUP BY topic ORDER BY topic"

@@ -23,6 +23,7 @@ use crate::flush::depth::DepthChecks;
 use crate::flush::row_batches::{RowBatches, RowShape};
 use crate::rows::assignments::insert_assignment;
 use crate::rows::payloads::{ColumnValue, PayloadPieces, fetch_payload};
+use crate::rows::stripes::stripe_of;
 use crate::rows::{key_bytes, payload_of};
 
 /// A flush that is being applied, inside a transaction that holds the write lock.
@@ -159,6 +160,7 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
             checkpoint.run_no,
             checkpoint.order,
             checkpoint.at.as_micros(),
+            stripe_of(&checkpoint.path),
         );
         self.compare_row(Sql::CompareCheckpoint, params, checkpoint.stored_outcome())
     }

@@ -11,6 +11,7 @@ use crate::flush::apply::FlushApplier;
 use crate::flush::row_batches::RowShape;
 use crate::rows::key_bytes;
 use crate::rows::payloads::ColumnValue;
+use crate::rows::stripes::stripe_of;
 
 impl<'f> FlushApplier<'_, 'f> {
     /// Collects a Start's row, and inserts the batch once it is full. Fails with `RetryRowByRow` if any of the rows
@@ -100,21 +101,22 @@ impl<'f> FlushApplier<'_, 'f> {
             let outcome = self.pieces.column_value(&mut self.sql, checkpoint.stored_outcome())?;
             let statement = self.sql.get_uncounted(shape.sql(checkpoints.len()))?;
             let at = row * shape.parameter_count();
-            statement.raw_bind_parameter(at + 1, key_bytes(&checkpoint.execution))?;
-            statement.raw_bind_parameter(at + 2, checkpoint.path.as_bytes())?;
+            statement.raw_bind_parameter(at + 2, key_bytes(&checkpoint.execution))?;
+            statement.raw_bind_parameter(at + 3, checkpoint.path.as_bytes())?;
             let bound = &mut self.batches.bound_checkpoints[row_index(row, checkpoints.len())];
-            bind_changed(statement, at + 3, &mut bound.run_no, checkpoint.run_no)?;
-            bind_changed(statement, at + 4, &mut bound.order, checkpoint.order)?;
-            bind_changed(statement, at + 5, &mut bound.kind, checkpoint.kind as u8)?;
-            bind_name(statement, at + 6, &mut bound.name, &checkpoint.name)?;
+            bind_changed(statement, at + 1, &mut bound.stripe, stripe_of(&checkpoint.path))?;
+            bind_changed(statement, at + 4, &mut bound.run_no, checkpoint.run_no)?;
+            bind_changed(statement, at + 5, &mut bound.order, checkpoint.order)?;
+            bind_changed(statement, at + 6, &mut bound.kind, checkpoint.kind as u8)?;
+            bind_name(statement, at + 7, &mut bound.name, &checkpoint.name)?;
             let fingerprint = checkpoint.fingerprint.map(|fingerprint| fingerprint as i64);
             if bound.fingerprint != fingerprint {
-                statement.raw_bind_parameter(at + 7, fingerprint)?;
+                statement.raw_bind_parameter(at + 8, fingerprint)?;
                 bound.fingerprint = fingerprint;
             }
-            statement.raw_bind_parameter(at + 8, checkpoint.at.as_micros())?;
-            bind_changed(statement, at + 9, &mut bound.duration_ms, checkpoint.duration_ms)?;
-            statement.raw_bind_parameter(at + 10, outcome.bytes())?;
+            statement.raw_bind_parameter(at + 9, checkpoint.at.as_micros())?;
+            bind_changed(statement, at + 10, &mut bound.duration_ms, checkpoint.duration_ms)?;
+            statement.raw_bind_parameter(at + 11, outcome.bytes())?;
         }
         let rows = self.sql.get(shape.sql(checkpoints.len()))?.raw_execute()? as u64;
         self.sql.counts.inserted[Table::Checkpoints as usize] += rows;

@@ -49,7 +49,7 @@ impl RowShape {
         match self {
             RowShape::Running => 5,
             RowShape::Ended => 7,
-            RowShape::Checkpoint => 10,
+            RowShape::Checkpoint => 11,
         }
     }
 }
@@ -68,6 +68,7 @@ pub(crate) struct RowBatches<'f> {
 /// The values of a row of checkpoints that stay bound, because the next batch often has the same. `None` before the first batch.
 #[derive(Clone, Copy, Default)]
 pub(super) struct BoundCheckpoint<'f> {
+    pub(super) stripe: Option<u8>,
     pub(super) run_no: Option<u32>,
     pub(super) order: Option<u32>,
     pub(super) kind: Option<u8>,

@@ -5,6 +5,7 @@ pub(crate) mod assignments;
 pub(crate) mod batches;
 pub(crate) mod payloads;
 pub(crate) mod queues;
+pub(crate) mod stripes;
 
 use std::sync::Arc;
 use std::time::Duration;
