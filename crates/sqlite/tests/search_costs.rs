@@ -73,7 +73,7 @@ async fn hops_do_not_step_over_rows() {
 async fn search_for_last_part_does_not_step_over_earlier_parts() {
     let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
-    let (key, parts, calls) = (Key::mint(0), 600, 20);
+    let (key, parts, calls) = (Key::mint(0), 515, 20);
     worker.commit(vec![start_write(start(key, running()))]).await;
     let mut writes = Vec::new();
     let mut order = 0;
