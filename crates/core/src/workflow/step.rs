@@ -184,7 +184,7 @@ where
                     }));
                 }
                 StepAction::Finished(outcome) => {
-                    let payload = outcome?;
+                    let payload = outcome.map_err(|failure| *failure)?;
                     return match kept {
                         Some(value) => Ok(value),
                         None => Box::pin(execution.decode_replayed(&payload)).await,

@@ -41,8 +41,8 @@ pub(crate) struct StepExecution {
 pub enum StepAction {
     /// Run the body once, pass its result to `finish`, and poll the step again.
     RunBody,
-    /// Continue with this outcome: the step has finished.
-    Finished(Result<Payload, Failure>),
+    /// Continue with this outcome: the step has finished. The failure is boxed to keep waiting steps small.
+    Finished(Result<Payload, Box<Failure>>),
 }
 
 enum StepStage {
@@ -217,7 +217,7 @@ impl StepExecution {
                     else {
                         return Poll::Pending;
                     };
-                    return Poll::Ready(StepAction::Finished(Err(*failure)));
+                    return Poll::Ready(StepAction::Finished(Err(failure)));
                 }
                 StepStage::Finished => return Poll::Pending,
             }
@@ -311,7 +311,7 @@ impl StepExecution {
 
     fn complete(&mut self, outcome: Result<Payload, Failure>) -> Poll<StepAction> {
         self.stage = StepStage::Finished;
-        Poll::Ready(StepAction::Finished(outcome))
+        Poll::Ready(StepAction::Finished(outcome.map_err(Box::new)))
     }
 
     /// Frees the call of a finished step, so that another call may get its id.

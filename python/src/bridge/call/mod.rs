@@ -421,7 +421,9 @@ impl Call {
                         self.attempt.store(step.attempt(), SeqCst);
                         return RUN_BODY;
                     }
-                    Poll::Ready(StepAction::Finished(outcome)) => Some(Reply::of_call(outcome)),
+                    Poll::Ready(StepAction::Finished(outcome)) => {
+                        Some(Reply::of_call(outcome.map_err(|failure| *failure)))
+                    }
                     Poll::Pending => None,
                 }
             }

@@ -89,7 +89,9 @@ class TaskFactory:
     ) -> asyncio.Future[Any]:
         """Creates a task that runs the code of a branch."""
         if self._program_factory is None:
-            return WorkflowTask(cast("Any", code), loop=loop, **kwargs)
+            # no `cast`, which is a call for each execution
+            untyped: Any = code
+            return WorkflowTask(untyped, loop=loop, **kwargs)
         task = self._program_factory(loop, code, **kwargs)
         guard_task(task, branch)
         return task

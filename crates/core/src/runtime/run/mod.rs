@@ -25,8 +25,9 @@ use std::task::{Wake, Waker};
 use futures_util::task::AtomicWaker;
 use tokio::sync::Notify;
 
+pub use state::StopReason;
 use state::{CallTable, DeliveryState, GuestState, RunStaging};
-pub(crate) use state::{ChildEnd, ChildState, RunState, ThreadUse};
+pub(crate) use state::{ChildEnd, ChildState, Interrupt, RunState, ThreadUse};
 
 use crate::clock::Timestamp;
 use crate::commit::{Fate, FoldTarget, HasLane, Lane, Lsn, Staged};
@@ -43,30 +44,12 @@ use crate::runtime::run::replay::{Attempts, LastPart, Replay};
 use crate::store::{Attempt, Parent, PendingSleep, RequestKind, Start, State, Status, Transition, Write};
 
 /// An execution while it runs in this process.
+///
+/// The fields have the order in which wakes and polls use them: with thousands of runs, each cache line of a run is read from
+/// memory again for each step.
+#[repr(C)]
 pub(crate) struct Run {
-    pub(crate) key: Key,
-    pub(crate) root: Key,
-    pub(crate) parent: Option<Parent>,
-    /// The workflow_id that the caller gave.
-    pub(crate) given_id: Option<Arc<str>>,
-    pub(crate) run_no: u32,
-    pub(crate) created_at: Timestamp,
-    pub(crate) deadline_at: Option<Timestamp>,
-    /// The execution's placement whenever it is queued; `None` for the default queue.
-    pub(crate) placement: Option<Arc<Placement>>,
-    /// Whether the execution was claimed. Its children may then exist already.
-    pub(crate) is_replayed: bool,
-    pub(crate) definition: Arc<Definition>,
-    pub(crate) engine: Arc<EngineInner>,
-    /// The lane's generation under which this worker owns the execution.
-    pub(crate) generation: u32,
-    /// The tree's fate. `None` unless code of the tree runs before the outcome of the root's guarded Start is
-    /// known.
-    pub(crate) fate: Option<Fate>,
-    /// The run's reference to itself. The run inserts it into the engine's table of runs before it stages its Start.
-    self_ref: Weak<Run>,
-    state: Mutex<RunState>,
-    conclusion: Mutex<ConclusionState>,
+    // first cache line, beside the counts of the Arc: wakes
     /// Wakes the task that polls the run.
     pub(crate) task_waker: AtomicWaker,
     /// Whether the run was woken since its last poll began. If so, a branch may continue without a delivery.
@@ -75,13 +58,39 @@ pub(crate) struct Run {
     is_polled: AtomicBool,
     /// Whether a Write was staged during a poll without waking an idle committer.
     is_wake_pending: AtomicBool,
+    /// Whether the run is pausing.
+    is_pausing: AtomicBool,
     /// Whether the code has asked for a [`StreamWriter`](crate::StreamWriter) or a [`MessageSender`](crate::MessageSender),
     /// which the bodies of steps use.
     pub(crate) has_body_calls: AtomicBool,
+    /// Whether the execution was claimed. Its children may then exist already.
+    pub(crate) is_replayed: bool,
+    pub(crate) deadline_at: Option<Timestamp>,
+    // second cache line: steps
+    pub(crate) key: Key,
+    pub(crate) root: Key,
+    pub(crate) engine: Arc<EngineInner>,
+    pub(crate) definition: Arc<Definition>,
+    /// The tree's fate. `None` unless code of the tree runs before the outcome of the root's guarded Start is
+    /// known.
+    pub(crate) fate: Option<Fate>,
+    /// The lane's generation under which this worker owns the execution.
+    pub(crate) generation: u32,
+    pub(crate) run_no: u32,
+    // four cache lines for steps, and one for other uses
+    state: Mutex<RunState>,
+    // the other fields are not used by steps
+    pub(crate) parent: Option<Parent>,
+    /// The workflow_id that the caller gave.
+    pub(crate) given_id: Option<Arc<str>>,
+    pub(crate) created_at: Timestamp,
+    /// The execution's placement whenever it is queued; `None` for the default queue.
+    pub(crate) placement: Option<Arc<Placement>>,
+    /// The run's reference to itself. The run inserts it into the engine's table of runs before it stages its Start.
+    self_ref: Weak<Run>,
     /// Number of heartbeats that were sent before the run was made.
     heartbeats_before: u64,
-    /// Whether the run is pausing.
-    is_pausing: AtomicBool,
+    conclusion: Mutex<ConclusionState>,
     /// Notified when the run is pausing.
     pausing: Notify,
 }
@@ -100,44 +109,6 @@ pub(crate) enum Conclusion {
 struct ConclusionState {
     conclusion: Option<Conclusion>,
     waiters: Vec<Waker>,
-}
-
-/// The reason for which a run stops before its code has returned.
-#[derive(Clone, Debug)]
-pub(crate) enum Interrupt {
-    /// All branches wait for distant timers, or have waited long for children.
-    Suspend,
-    /// The execution was cancelled, or its deadline has passed.
-    Cancel(Box<Failure>),
-    /// The execution has killed too many workers.
-    Fail(Box<Failure>),
-    /// The code disagrees with the record, or the record cannot be read.
-    Park(Box<Failure>),
-    /// The execution was paused, and no body runs.
-    Pause,
-    /// The engine shuts down and requeues the execution.
-    Requeue,
-    /// The code continues as new: the execution is requeued, and begins its next part.
-    Continue,
-    /// The code asked the program to exit. The execution is requeued after a pause, if the program has not
-    /// exited by then.
-    Defer,
-    /// Another worker owns the execution, or its Start was not applied.
-    Disowned,
-}
-
-/// The reason for which code has to unwind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StopReason {
-    /// The execution continues from its record, later or elsewhere. A parked execution continues when it is
-    /// resumed.
-    Suspended,
-    /// The execution was cancelled, or its deadline has passed.
-    Cancelled,
-    /// The workflow has returned without waiting for this branch.
-    Ended,
-    /// Another branch has won the race.
-    LostRace,
 }
 
 pub(crate) struct NewRun {
@@ -228,6 +199,7 @@ impl Run {
                 pending_sleeps: new.pending_sleeps.into(),
                 children: BTreeMap::new(),
                 guest: GuestState::default(),
+                stop_wakers: Vec::new(),
             }),
             conclusion: Mutex::default(),
             task_waker: AtomicWaker::new(),
@@ -686,6 +658,8 @@ impl Wake for Run {
 
 #[cfg(all(test, target_os = "linux", target_arch = "x86_64"))]
 mod tests {
+    use std::mem::offset_of;
+
     use super::*;
 
     /// mimalloc has a size class of 640 bytes. The next class costs memory. A size of exactly 640 bytes costs a slower path,
@@ -695,5 +669,19 @@ mod tests {
         let counts_of_arc = 2 * size_of::<usize>();
         let size = size_of::<Run>() + counts_of_arc;
         assert!(size + 7 <= 640, "{size} bytes");
+    }
+
+    /// Line of the cache that has this byte of a run, behind the counts of its Arc.
+    fn line_of(offset: usize) -> usize {
+        (offset + 2 * size_of::<usize>()) / 64
+    }
+
+    #[test]
+    fn step_uses_six_cache_lines_of_its_run() {
+        assert_eq!(line_of(offset_of!(Run, deadline_at) + 15), 0);
+        assert_eq!((line_of(offset_of!(Run, key)), line_of(offset_of!(Run, run_no))), (1, 1));
+        let state = offset_of!(Run, state);
+        let last_used = size_of::<Mutex<RunState>>() - size_of::<RunState>() + RunState::USED_BY_STEPS - 1;
+        assert_eq!((line_of(state), line_of(state + last_used)), (2, 5));
     }
 }

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
 use std::time::Duration;
 
+use slab::Slab;
 use smallvec::SmallVec;
 
-use super::{Interrupt, StopReason};
 use crate::clock::Timestamp;
 use crate::commit::{FoldTarget, Lsn};
+use crate::failure::Failure;
 use crate::key::{Key, KeyMap};
 use crate::payload::Payload;
 use crate::runtime::run::bundle::VirtualItem;
@@ -20,43 +21,85 @@ use crate::runtime::run::replay::{Attempts, Replay};
 use crate::runtime::run::streams::RunStreams;
 use crate::store::{CheckpointKind, PendingSleep, Start, Status, Write};
 
-/// The part of a run that its lock guards.
+/// The part of a run that its lock guards. The fields that each step uses come first.
+#[repr(C)]
 pub(crate) struct RunState {
+    pub(crate) interrupt: Option<Interrupt>,
+    pub(crate) delivery: DeliveryState,
+    pub(crate) guest: GuestState,
+    /// Number of active branches: those that do not wait for branches of their own.
+    pub(crate) active_branches: u32,
     /// Whether the run records nothing more.
     pub(crate) is_closed: bool,
-    pub(crate) interrupt: Option<Interrupt>,
     /// The reason for which the run was closed before its code had returned.
     pub(crate) stop_reason: Option<StopReason>,
     /// Whether the run is deferred: its code was dropped, but an interrupt still has an effect.
     pub(crate) is_deferred: bool,
-    pub(crate) staging: RunStaging,
     pub(crate) calls: CallTable,
-    pub(crate) delivery: DeliveryState,
-    /// Number of active branches: those that do not wait for branches of their own.
-    pub(crate) active_branches: u32,
     /// Spawned branches that the task has not taken yet.
     pub(crate) spawned: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// Pending sleeps that the execution's row contains.
     pub(crate) pending_sleeps: Box<[PendingSleep]>,
+    pub(crate) staging: RunStaging,
     /// Awaited children that were started.
     pub(crate) children: BTreeMap<Key, ChildState>,
-    pub(crate) guest: GuestState,
+    /// Wakers of waiters for a guest's calls, to be woken when the run is stopped or a race is decided.
+    pub(crate) stop_wakers: Vec<Waker>,
+}
+
+/// The reason for which a run stops before its code has returned.
+#[derive(Clone, Debug)]
+pub(crate) enum Interrupt {
+    /// All branches wait for distant timers, or have waited long for children.
+    Suspend,
+    /// The execution was cancelled, or its deadline has passed.
+    Cancel(Box<Failure>),
+    /// The execution has killed too many workers.
+    Fail(Box<Failure>),
+    /// The code disagrees with the record, or the record cannot be read.
+    Park(Box<Failure>),
+    /// The execution was paused, and no body runs.
+    Pause,
+    /// The engine shuts down and requeues the execution.
+    Requeue,
+    /// The code continues as new: the execution is requeued, and begins its next part.
+    Continue,
+    /// The code asked the program to exit. The execution is requeued after a pause, if the program has not
+    /// exited by then.
+    Defer,
+    /// Another worker owns the execution, or its Start was not applied.
+    Disowned,
+}
+
+/// The reason for which code has to unwind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// The execution continues from its record, later or elsewhere. A parked execution continues when it is
+    /// resumed.
+    Suspended,
+    /// The execution was cancelled, or its deadline has passed.
+    Cancelled,
+    /// The workflow has returned without waiting for this branch.
+    Ended,
+    /// Another branch has won the race.
+    LostRace,
 }
 
 /// The run's unstaged Start, and the Lsns of its staged Writes.
+#[repr(C)]
 pub(crate) struct RunStaging {
-    /// The Start while it is not staged, and the budget reserved for it.
-    pub(crate) start: Option<Box<Start>>,
-    pub(crate) start_reserved: u32,
-    /// The membership in a bundle while the execution has no row of its own; `None` for other executions.
-    pub(crate) item: Option<Box<VirtualItem>>,
-    /// The Start's Lsn; 0 while the Start is not staged.
-    pub(crate) start_lsn: Lsn,
     /// Largest Lsn of the run's own Writes and of all values that it received.
     pub(crate) last_lsn: Lsn,
     /// Largest Lsn as in `last_lsn`, but without the run's own checkpoints of outcomes: the barrier of a
     /// speculative step.
     pub(crate) last_required_lsn: Lsn,
+    /// The Start while it is not staged, and the budget reserved for it.
+    pub(crate) start: Option<Box<Start>>,
+    /// The membership in a bundle while the execution has no row of its own; `None` for other executions.
+    pub(crate) item: Option<Box<VirtualItem>>,
+    pub(crate) start_reserved: u32,
+    /// The Start's Lsn; 0 while the Start is not staged.
+    pub(crate) start_lsn: Lsn,
     pub(crate) fold_target: FoldTarget,
 }
 
@@ -86,9 +129,8 @@ impl RunStaging {
 /// The run's durable calls: steps, sleeps and waits for children.
 #[derive(Default)]
 pub(crate) struct CallTable {
-    /// The calls by id. The id of a vacant entry is in `vacant_ids`.
-    entries: Vec<Option<CallState>>,
-    vacant_ids: Vec<usize>,
+    /// The calls by id.
+    entries: Slab<CallState>,
     /// Ids of the calls that wait for their delivery, in the order in which they completed.
     pub(crate) completed: VecDeque<usize>,
     /// Number of awaited calls whose outcome the branch has not taken yet.
@@ -121,29 +163,24 @@ struct DurableWaits {
 impl CallTable {
     /// Adds a call and returns its id.
     pub(crate) fn insert(&mut self, call: CallState) -> usize {
-        if let Some(id) = self.vacant_ids.pop() {
-            self.entries[id] = Some(call);
-            return id;
-        }
-        if self.entries.is_empty() {
+        if self.entries.capacity() == 0 {
             // most executions have one branch
             self.entries.reserve_exact(1);
         }
-        self.entries.push(Some(call));
-        self.entries.len() - 1
+        self.entries.insert(call)
     }
 
     pub(crate) fn get(&self, id: usize) -> Option<&CallState> {
-        self.entries.get(id)?.as_ref()
+        self.entries.get(id)
     }
 
     pub(crate) fn get_mut(&mut self, id: usize) -> Option<&mut CallState> {
-        self.entries.get_mut(id)?.as_mut()
+        self.entries.get_mut(id)
     }
 
     /// Notes what a call waits for. Returns whether the call waited for nothing before.
     pub(crate) fn set_wait(&mut self, id: usize, waiting_for: WaitingFor) -> bool {
-        let Some(call) = self.entries.get_mut(id).and_then(Option::as_mut) else { return false };
+        let Some(call) = self.entries.get_mut(id) else { return false };
         if let (Some(WaitingFor::Child(before)), WaitingFor::Child(now)) = (&call.waiting_for, &waiting_for)
             && before == now
         {
@@ -183,7 +220,7 @@ impl CallTable {
     /// Takes the wakers of the calls that wait for `child`.
     pub(crate) fn take_child_wakers(&mut self, child: Key) -> SmallVec<[Waker; 1]> {
         let ids = self.durable_waits.as_ref().and_then(|waits| waits.by_child.get(&child));
-        ids.into_iter().flatten().filter_map(|id| self.entries.get_mut(*id)?.as_mut()?.waker.take()).collect()
+        ids.into_iter().flatten().filter_map(|id| self.entries.get_mut(*id)?.waker.take()).collect()
     }
 
     /// Returns whether a call has begun to wait for a timer since the last call of this function.
@@ -260,19 +297,17 @@ impl CallTable {
     /// Removes a call, whose id becomes vacant.
     pub(crate) fn remove(&mut self, id: usize) -> Option<CallState> {
         self.clear_wait(id);
-        let call = self.entries.get_mut(id)?.take()?;
-        self.vacant_ids.push(id);
-        Some(call)
+        self.entries.try_remove(id)
     }
 
     /// Returns the calls in the order of their ids.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &CallState> {
-        self.entries.iter().flatten()
+        self.entries.iter().map(|(_, call)| call)
     }
 
     /// Returns the calls in the order of their ids, so that they can be changed.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut CallState> {
-        self.entries.iter_mut().flatten()
+        self.entries.iter_mut().map(|(_, call)| call)
     }
 }
 
@@ -309,8 +344,6 @@ pub(crate) struct GuestState {
     pub(crate) activity: u32,
     /// The use of the thread that the code holds while it waits; `None` if the code holds no thread.
     pub(crate) thread_use: Option<ThreadUse>,
-    /// Wakers of waiters for a guest's calls, to be woken when the run is stopped or a race is decided.
-    pub(crate) stop_wakers: Vec<Waker>,
 }
 
 impl Default for GuestState {
@@ -323,7 +356,6 @@ impl Default for GuestState {
             cancelled_calls: 0,
             activity: 0,
             thread_use: None,
-            stop_wakers: Vec::new(),
         }
     }
 }
@@ -373,6 +405,11 @@ struct SuspensionGate {
 }
 
 impl RunState {
+    /// Number of bytes that each step uses, from the first one on.
+    #[cfg(test)]
+    pub(super) const USED_BY_STEPS: usize =
+        std::mem::offset_of!(RunState, staging) + std::mem::offset_of!(RunStaging, start_reserved);
+
     /// Returns the time until which the run stays in memory, because its suspension would cost too much. Returns `None` if
     /// the run may be suspended.
     pub(crate) fn suspendable_at(&mut self, now: Timestamp) -> Option<Timestamp> {

@@ -211,21 +211,21 @@ impl Run {
         if state.stop_reason.is_some() {
             return false;
         }
-        state.guest.stop_wakers.push(waker.clone());
+        state.stop_wakers.push(waker.clone());
         true
     }
 
     /// Removes a waker registered by [`add_stop_waker`](Self::add_stop_waker).
     pub(crate) fn remove_stop_waker(&self, waker: &Waker) {
         let mut state = self.state();
-        if let Some(i) = state.guest.stop_wakers.iter().rposition(|other| other.will_wake(waker)) {
-            state.guest.stop_wakers.swap_remove(i);
+        if let Some(i) = state.stop_wakers.iter().rposition(|other| other.will_wake(waker)) {
+            state.stop_wakers.swap_remove(i);
         }
     }
 
     /// Wakes the waiters for calls of a guest that has been stopped.
     pub(crate) fn wake_stop_wakers(&self) {
-        let wakers = std::mem::take(&mut self.state().guest.stop_wakers);
+        let wakers = std::mem::take(&mut self.state().stop_wakers);
         for waker in wakers {
             waker.wake();
         }

@@ -144,7 +144,7 @@ impl RunState {
         self.active_branches += 1;
         self.mark_active();
         // the calls of other branches are woken too, and wait again
-        for waker in &self.guest.stop_wakers {
+        for waker in &self.stop_wakers {
             waker.wake_by_ref();
         }
     }
