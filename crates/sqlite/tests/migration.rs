@@ -253,11 +253,11 @@ async fn checkpoints_of_version_9_are_found_by_their_paths() {
     worker.commit(vec![start_write(start(key, running()))]).await;
     let found: Vec<CallPath> = worker.record(key).await.checkpoints.into_iter().map(|it| it.path).collect();
     assert_eq!(found, paths, "in their order");
-    for index in 0..paths.len() {
-        assert_eq!(worker.commit(vec![Write::Checkpoint(of(index))]).await, [], "{}", paths[index]);
+    for (index, path) in paths.iter().enumerate() {
+        assert_eq!(worker.commit(vec![Write::Checkpoint(of(index))]).await, [], "{path}");
         let other = Checkpoint { order: 9_999, ..of(index) };
         let outcomes = worker.commit(vec![Write::Checkpoint(other)]).await;
-        assert!(matches!(&outcomes[..], [(0, Outcome::Rejected(_))]), "{}: {outcomes:?}", paths[index]);
+        assert!(matches!(&outcomes[..], [(0, Outcome::Rejected(_))]), "{path}: {outcomes:?}");
     }
     assert_eq!(count(), paths.len() as i64);
 }
