@@ -128,7 +128,7 @@ fn allocations_on_sqlite() {
 }
 
 fn allocations_on_postgres() {
-    check_allocations("postgres", &async |_| fresh_postgres().await, [13.0, 5.0]);
+    check_allocations("postgres", &async |_| fresh_postgres().await, [11.0, 5.0]);
 }
 
 /// Checks the instructions of this program as it is built for tests: the budgets are not those of a release. The threads

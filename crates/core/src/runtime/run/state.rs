@@ -93,10 +93,11 @@ pub(crate) struct RunStaging {
     /// Largest Lsn as in `last_lsn`, but without the run's own checkpoints of outcomes: the barrier of a
     /// speculative step.
     pub(crate) last_required_lsn: Lsn,
-    /// The Start while it is not staged, and the budget reserved for it.
+    /// The Start while it is not staged.
     pub(crate) start: Option<Box<Start>>,
     /// The membership in a bundle while the execution has no row of its own; `None` for other executions.
     pub(crate) item: Option<Box<VirtualItem>>,
+    /// The budget reserved for the Start while it is not staged.
     pub(crate) start_reserved: u32,
     /// The Start's Lsn; 0 while the Start is not staged.
     pub(crate) start_lsn: Lsn,
