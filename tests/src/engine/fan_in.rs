@@ -85,10 +85,10 @@ async fn children_that_end_together_wake_their_parent_in_few_flushes(fixture: &d
     assert_eq!(handle.result().await.unwrap(), sum_below(CHILDREN));
     let cost = engine.store().counters().snapshot().since(&before);
     assert_eq!(cost.row_changes(Table::Waits), (0, 0, CHILDREN as u64));
-    // the Wakes
+    // the Wakes: while the engine handles the ends, each Wake waits for the flush of the one before
     let others = flushes_without_progress(&store, flushes);
     // a store in memory commits so fast that few Wakes share a flush
-    let limit = if store.info().kind == "memory" { CHILDREN as usize / 16 } else { 10 };
+    let limit = if store.info().kind == "memory" { CHILDREN as usize / 16 } else { CHILDREN as usize / 64 };
     assert!(others < limit, "{others} of {} flushes record no progress: {cost:?}", cost.flushes);
     // a turn of the parent's task makes up to 64 deliveries
     assert!(cost.flushes <= CHILDREN as u64 / 16, "{cost:?}");
