@@ -65,14 +65,20 @@ impl Key {
     /// parent and child are neighbours in tables and lists. It also has the parent's shard. As a UUIDv8 it never equals
     /// a minted key.
     pub fn derive(parent: Key, run_no: u32, path: &Path) -> Self {
+        let mut bytes = Self::derive_unsharded(parent, run_no, path).0;
+        bytes[14] = bytes[14] & !SHARD_HIGH_BITS | parent.0[14] & SHARD_HIGH_BITS;
+        bytes[15] = parent.0[15];
+        Self(bytes)
+    }
+
+    /// Returns the key that [`derive`](Self::derive) returned before keys contained the number of their shard.
+    pub(crate) fn derive_unsharded(parent: Key, run_no: u32, path: &Path) -> Self {
         let mut seed = Vec::with_capacity(20 + path.as_bytes().len());
         seed.extend_from_slice(&parent.0);
         seed.extend_from_slice(&run_no.to_be_bytes());
         seed.extend_from_slice(path.as_bytes());
         let mut bytes = parent.0;
         bytes[6..].copy_from_slice(&xxh3_128(&seed).to_be_bytes()[6..]);
-        bytes[14] = bytes[14] & !SHARD_HIGH_BITS | parent.0[14] & SHARD_HIGH_BITS;
-        bytes[15] = parent.0[15];
         bytes[6] = 0x80 | (bytes[6] & 0x0f);
         bytes[8] = 0x80 | (bytes[8] & 0x3f);
         Self(bytes)

@@ -27,6 +27,7 @@ use crate::runtime::run::call::Call;
 use crate::runtime::run::replay::CallKind;
 use crate::runtime::start::option_methods::start_option_methods;
 use crate::runtime::start::options::StartOptions;
+use crate::store::{Detail, ExecutionId};
 use crate::workflow::Workflow;
 use crate::workflow::context::Context;
 
@@ -172,7 +173,7 @@ pub(crate) async fn run_child<O: FromPayload>(call: Call, child: NewChild) -> Re
     if let Some(delivery) = call.wait_recorded().await {
         return recorded_output(&call, delivery.kind, delivery.outcome).await;
     }
-    let own_key = Key::derive(call.run.key, call.run.run_no, &call.path);
+    let own_key = own_key(&call).await;
     match start_or_attach(&call, child, own_key).await {
         Ok(key) => wait_for_end(&call, key, key == own_key).await,
         Err(failure) => {
@@ -180,6 +181,20 @@ pub(crate) async fn run_child<O: FromPayload>(call: Call, child: NewChild) -> Re
             Err(failure)
         }
     }
+}
+
+/// Returns the key of the child of a call, unless the child has an id of its own.
+async fn own_key(call: &Call) -> Key {
+    let run = &call.run;
+    if run.is_replayed && run.key.shard() != run.engine.shard {
+        // minted before keys contained the number of their shard; so perhaps was the key of the child
+        let key = Key::derive_unsharded(run.key, run.run_no, &call.path);
+        let find = call.query(|| run.engine.load(ExecutionId::Key(key), Detail::Outcome));
+        if Box::pin(find).await.is_some() {
+            return key;
+        }
+    }
+    Key::derive(run.key, run.run_no, &call.path)
 }
 
 impl<O: DeserializeOwned> ChildHandle<O> {
