@@ -25,8 +25,8 @@ pub const NOT_OF_NEIGHBOUR: &str = "workflow NOT LIKE 'neighbour%'";
 pub const NEIGHBOUR_APPLICATION: &str = "neighbour";
 
 /// Maximum time from one line of a caller to its next: an acknowledged start, or a result. Outages of the server do not
-/// count. In the short form, four scenarios share the machine, and an order takes up to ten transactions.
-const MAX_CALLER_GAP: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(5)];
+/// count. In the short form, four scenarios share the machine, so the limit only detects a standstill.
+const MAX_CALLER_GAP: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(5)];
 /// Interval between two looks at the assignments.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// Gaps below this length are not kept.
