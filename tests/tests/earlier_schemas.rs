@@ -9,7 +9,7 @@
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -175,6 +175,29 @@ async fn connect(url: &str) -> Client {
     client
 }
 
+/// Starts a process that opens a store, and kills it once it waits for a lock. Returns its status if it ended before.
+async fn open_until_blocked(sql: &Client, url: &str) -> Result<Option<ExitStatus>, Failed> {
+    let of_waiting = |what: &str| {
+        format!(
+            "SELECT {what} FROM pg_stat_activity \
+             WHERE datname = current_database() AND wait_event_type = 'Lock' AND wait_event = 'relation'"
+        )
+    };
+    let mut process = start_opening(url, None);
+    loop {
+        if let Some(status) = process.try_wait()? {
+            break Ok(Some(status));
+        }
+        if sql.execute(&of_waiting(""), &[]).await? > 0 {
+            process.kill()?;
+            process.wait()?;
+            // as the server does once it notices that its client is gone
+            sql.execute(&of_waiting("pg_terminate_backend(pid)"), &[]).await?;
+            break Ok(None);
+        }
+    }
+}
+
 async fn on_postgres(version: u32) -> Result<(), Failed> {
     let server = PostgresServer::shared();
     let url = server.database_url(&server.create_database("earlier_schema").await);
@@ -196,23 +219,7 @@ async fn on_postgres(version: u32) -> Result<(), Failed> {
         // the last statements insert into the first table; others need an exclusive lock on one of the other tables
         let mode = if table == "schema_version" { "SHARE" } else { "ACCESS SHARE" };
         holder.batch_execute(&format!("BEGIN; LOCK TABLE stepfast.{table} IN {mode} MODE")).await?;
-        let mut process = start_opening(&url, None);
-        let ends_waiting = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-                            WHERE datname = current_database() AND wait_event_type = 'Lock' AND wait_event = 'relation'";
-        let status = loop {
-            if let Some(status) = process.try_wait()? {
-                break Some(status);
-            }
-            let waiting = "SELECT FROM pg_stat_activity \
-                           WHERE datname = current_database() AND wait_event_type = 'Lock' AND wait_event = 'relation'";
-            if sql.execute(waiting, &[]).await? > 0 {
-                process.kill()?;
-                process.wait()?;
-                // as the server does once it notices that its client is gone
-                sql.execute(ends_waiting, &[]).await?;
-                break None;
-            }
-        };
+        let status = open_until_blocked(&sql, &url).await?;
         while sql.query_one(others, &[&holder_pid]).await?.get::<_, i64>(0) > 0 {}
         holder.batch_execute("ROLLBACK").await?;
         let Some(status) = status else {
