@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from stepfast import AsyncEngine, Engine, Workflow, WorkflowCancelled, step, workflow
+from stepfast import AsyncEngine, AsyncHandle, Engine, Workflow, WorkflowCancelled, step, workflow
 from stepfast.values import RemoteError
 
 #: The times at which bodies began, in seconds.
@@ -166,3 +166,54 @@ def test_branches_of_cancelled_inline_run_continue(url: str) -> None:
             assert sorted(recorded) == ["return_number", *["wait_or_return"] * 3]
 
     asyncio.run(main())
+
+
+#: The number of executions whose code has unwound.
+unwound_code = threading.Semaphore(0)
+
+
+@workflow
+async def waits_until_unwound() -> None:
+    record_body_start()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        unwound_code.release()
+
+
+@workflow
+async def exits_on_loop() -> None:
+    record_body_start()
+    if len(body_starts) <= exit_count:
+        sys.exit(3)
+
+
+def test_exit_of_code_on_loop_keeps_messages_for_next_run_of_loop(url: str) -> None:
+    """The loop gets many messages at once. From Python 3.12 on, the code of an execution runs while the loop
+    handles its message, and this code ends the loop."""
+    global exit_count
+    count = 100
+    exit_count = count + 1
+
+    async def start_waiting(engine: AsyncEngine) -> list[AsyncHandle[None]]:
+        await engine.open()
+        handles = [await engine.start(waits_until_unwound) for _ in range(count)]
+        while len(body_starts) < count:
+            await asyncio.sleep(0.01)
+        return handles
+
+    async def exit_and_cancel(engine: AsyncEngine, handles: list[AsyncHandle[None]]) -> None:
+        await asyncio.gather(engine.start(exits_on_loop), *[handle.cancel() for handle in handles])
+        await asyncio.sleep(60)
+
+    async def close_after_unwinding(engine: AsyncEngine) -> None:
+        for _ in range(count):
+            assert await asyncio.to_thread(unwound_code.acquire, timeout=60)
+        await engine.close()
+
+    with asyncio.Runner() as runner:
+        engine = AsyncEngine(url)
+        handles = runner.run(start_waiting(engine))
+        with pytest.raises(SystemExit):
+            runner.run(exit_and_cancel(engine, handles))
+        runner.run(close_after_unwinding(engine))

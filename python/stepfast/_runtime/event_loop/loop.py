@@ -8,7 +8,7 @@ import functools
 import os
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
@@ -181,15 +181,23 @@ class EngineLoop:
 
     def _drain(self) -> None:
         messages = self.native.drain()
-        if messages is None:
-            return
+        if messages is not None:
+            self._handle(iter(messages))
+
+    def _handle(self, messages: Iterator[Any]) -> None:
+        """Begins executions, and unwinds others, as the messages of the native engine request."""
         host = None if self._has_ended else self._host()
-        for message in messages:
-            if isinstance(message, int):
-                self.unwind(message)
-            elif message is not None and host is not None:
-                # without a host the branch is dropped, which defers the execution
-                self._begin(host, *message)
+        try:
+            for message in messages:
+                if isinstance(message, int):
+                    self.unwind(message)
+                elif message is not None and host is not None:
+                    # without a host the branch is dropped, which defers the execution
+                    self._begin(host, *message)
+        except BaseException:
+            # the code of an execution ends the loop, which the program perhaps runs again
+            self.loop.call_soon(self._handle, messages)
+            raise
 
     def _begin(self, host: Host, number: int, branch: _native.Branch, arguments: Any) -> None:
         """Begins an execution in a task of its own."""
@@ -198,8 +206,8 @@ class EngineLoop:
         workflow = host.workflows[number]
         code = _native.BranchCoroutine.for_execution(branch, workflow.function, arguments, self._root_tasks)
         # with a given name, asyncio need not generate one
-        task = self._factory.make_branch_task(self.loop, code, branch, name=workflow.name)
-        # with an eager task factory, the task may have ended already
+        task = self._factory.begin_execution(self.loop, code, branch, workflow.name)
+        # code that began at once may have ended already
         if not task.done():
             self._root_tasks[run_id] = (task, branch)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, cast
@@ -79,6 +80,19 @@ class TaskFactory:
         if host.loop is not None:
             host.loop.add_branch_task(child_branch, task)
         return task
+
+    def begin_execution(
+        self, loop: asyncio.AbstractEventLoop, code: _native.BranchCoroutine[Any], branch: Branch, name: str
+    ) -> asyncio.Future[Any]:
+        """Creates the task of the first branch of an execution.
+
+        From Python 3.12 on the code begins within this call, so that the loop has neither to schedule nor to
+        register the task of code that ends at once.
+        """
+        if self._program_factory is not None or sys.version_info < (3, 12):
+            return self.make_branch_task(loop, code, branch, name=name)
+        untyped: Any = code
+        return WorkflowTask(untyped, loop=loop, name=name, eager_start=True)
 
     def make_branch_task(
         self,
