@@ -160,9 +160,14 @@ pub fn batch_table(rows: &[Row]) -> Table {
 /// rows must be of one store.
 pub fn bound_table(rows: &[Row]) -> Option<Table> {
     let measured: Vec<_> = rows.iter().filter_map(|row| Some((row, row.bound.as_ref()?))).collect();
-    let (_, first) = measured.first()?;
+    let (first_row, first) = measured.first()?;
     let is_server = first.samples.is_some();
+    // a sweep would otherwise have several rows of the same name
+    let is_steps_varied = measured.iter().any(|(row, _)| row.steps != first_row.steps);
+    let is_size_varied = measured.iter().any(|(row, _)| row.size != first_row.size);
     let mut header = vec!["what bounds it".to_owned(), "callers".to_owned()];
+    header.extend(is_steps_varied.then(|| "steps".to_owned()));
+    header.extend(is_size_varied.then(|| "size".to_owned()));
     header.extend(first.shares.iter().map(|share| format!("{} %", share.name)));
     header.extend(["flushes/s", "writes/flush", "largest", "bytes each"].map(str::to_owned));
     if is_server {
@@ -171,13 +176,16 @@ pub fn bound_table(rows: &[Row]) -> Option<Table> {
     header.extend(["CPUs", "of the machine"].map(str::to_owned));
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN).set_header(header);
-    for (row, bound) in measured {
+    let number = |n: Option<usize>| n.map_or(String::new(), |n| n.to_string());
+    for (row, bound) in &measured {
         let each = |bytes: u64| format!("{:.0}", bytes as f64 / row.completed.max(1) as f64);
         let processors = |used: Option<f64>| used.map_or(String::new(), |used| format!("{used:.2}"));
         let mut cells = vec![
             format!("{}{}", row.mode.as_deref().unwrap_or_default(), stored_suffix(row)),
-            row.concurrency.map_or(String::new(), |n| n.to_string()),
+            number(row.concurrency),
         ];
+        cells.extend(is_steps_varied.then(|| number(row.steps)));
+        cells.extend(is_size_varied.then(|| number(row.size)));
         cells.extend(bound.shares.iter().map(|share| format!("{:.1}", share.percent)));
         cells.push(format!("{:.0}", bound.flushes_per_second));
         cells.push(format!("{:.1}", row.writes_per_flush));

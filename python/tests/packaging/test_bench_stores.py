@@ -72,6 +72,27 @@ def test_rows_contain_shares_of_their_bound(
     check_costs(report["rows"], url, output)
 
 
+def test_bounds_of_a_sweep_name_steps_and_size(program: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    sweep = ["--iterations", "100", "--concurrency", "16", "--mode", "run", "--steps", "1,2", "--size"]
+    place = make_store_options("sqlite:", tmp_path)
+    for sizes, columns, rows in (
+        ("8,64", ["steps", "size"], [["1", "8"], ["1", "64"], ["2", "8"], ["2", "64"]]),
+        ("8", ["steps"], [["1"], ["2"]]),
+    ):
+        output, _ = run_program(program, tmp_path, "steps", *sweep, sizes, *place)
+        table = output[output.index("| what bounds it") :].splitlines()
+        cells = [[cell.strip() for cell in line.split("|")[3 : 3 + len(columns)]] for line in table]
+        assert [cells[0], *cells[2 : 2 + len(rows)]] == [columns, *rows]
+
+
+@pytest.mark.parametrize("option", ["--iterations=0", "--concurrency=0", "--size -1", "--size 4194305"])
+def test_bounds_of_options_are_checked(option: str, program: pathlib.Path) -> None:
+    process = subprocess.run(
+        [program, "bench", "steps", *option.split()], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 2 and "give a number of" in process.stderr, process.stderr
+
+
 def test_writes_are_measured_one_by_one_and_by_lane(
     program: pathlib.Path, url: str, tmp_path: pathlib.Path
 ) -> None:

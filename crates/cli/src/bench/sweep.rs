@@ -7,6 +7,7 @@ use stepfast_benchmarks::experiments::sizes;
 use stepfast_benchmarks::experiments::workflows::{self, IdSource, Mode, WorkflowParameters};
 use stepfast_benchmarks::report::table;
 
+use super::graphs::parse_positive;
 use super::{BenchArgs, PythonArgs, Sdk, forward_stderr, progress_bar};
 
 /// The default numbers of callers.
@@ -18,24 +19,25 @@ const MAX_VALUE_BYTES: usize = 4 << 20;
 pub(crate) struct SweepArgs {
     #[command(flatten)]
     common: BenchArgs,
-    /// Workflows in all, for each row [default: 400 per caller, 2,000 to 300,000, fewer with steps].
-    #[arg(long)]
+    /// Workflows in all, for each row. Processor time is counted in units of 10 ms, so a row should take seconds [default:
+    /// 400 per caller, 2,000 to 300,000, divided by one more than the number of steps].
+    #[arg(long, value_parser = parse_positive)]
     iterations: Option<usize>,
     /// Concurrent callers that are tasks; separate several values by commas [default: 1,256,2048,16384, unless
     /// --threads is given].
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = parse_positive)]
     concurrency: Vec<usize>,
     /// For --sdk python: concurrent callers that are threads, with sync workflows; separate several values by commas.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = parse_positive)]
     threads: Vec<usize>,
     /// Steps in each workflow; separate several values by commas [default: 0 for workflows, 3 for steps].
     #[arg(long, value_delimiter = ',')]
     steps: Vec<usize>,
-    /// Bytes of the value that each step returns or, without steps, of input and output; every value of a list is
-    /// measured.
-    #[arg(long, value_delimiter = ',', value_parser = parse_value_size)]
+    /// Bytes of the value that each step returns or, without steps, of input and output, from 0 to 4194304; separate
+    /// several values by commas [default: the values are numbers].
+    #[arg(long, value_delimiter = ',', allow_hyphen_values = true, value_parser = parse_value_size)]
     size: Vec<usize>,
-    /// How callers start workflows [default: both].
+    /// How callers start workflows; separate several values by commas [default: start,run].
     #[arg(long, value_enum, value_delimiter = ',')]
     mode: Vec<ModeName>,
     /// The language whose API is measured; Python's API is measured in a single process.
@@ -78,7 +80,6 @@ impl SweepArgs {
                         ModeName::Start => Mode::Start,
                         ModeName::Run => Mode::Run,
                     };
-                    let concurrency = concurrency.max(1);
                     let parameters = WorkflowParameters {
                         mode,
                         concurrency,
