@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from stepfast import _native
 from stepfast._native import Branch
@@ -17,6 +17,9 @@ from stepfast._runtime.event_loop.tasks import WorkflowTask, guard_task
 
 if TYPE_CHECKING:
     from stepfast._runtime.engine_interface import Host
+
+#: The argument of a task whose code begins at once.
+_EAGER_START: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
 #: A function that creates tasks, with the parameters that event loops give to task factories.
 TaskMaker = Callable[..., asyncio.Future[Any]]
@@ -89,10 +92,11 @@ class TaskFactory:
         From Python 3.12 on the code begins within this call, so that the loop has neither to schedule nor to
         register the task of code that ends at once.
         """
-        if self._program_factory is not None or sys.version_info < (3, 12):
+        if self._program_factory is not None:
             return self.make_branch_task(loop, code, branch, name=name)
+        # no `cast`, which is a call for each execution
         untyped: Any = code
-        return WorkflowTask(untyped, loop=loop, name=name, eager_start=True)
+        return WorkflowTask(untyped, loop=loop, name=name, **_EAGER_START)
 
     def make_branch_task(
         self,
