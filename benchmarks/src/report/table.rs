@@ -13,6 +13,11 @@ fn new_table<const N: usize>(header: [&str; N]) -> Table {
     table
 }
 
+/// Returns a number as text; an empty text if there is none.
+fn number(number: Option<impl ToString>) -> String {
+    number.map_or(String::new(), |number| number.to_string())
+}
+
 /// Returns a table with a line for each row.
 pub fn row_table(rows: &[Row]) -> Table {
     let has_queues = rows.iter().any(|row| row.queues.is_some());
@@ -41,7 +46,6 @@ pub fn row_table(rows: &[Row]) -> Table {
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN).set_header(header);
     for row in rows {
-        let number = |n: Option<usize>| n.map_or(String::new(), |n| n.to_string());
         let callers = row.callers.as_deref().map_or(String::new(), |callers| format!(" {callers}"));
         let mut cells = vec![
             row.mode.clone().unwrap_or_default() + &stored_suffix(row),
@@ -95,7 +99,7 @@ pub fn sweep_table(rows: &[Row]) -> Table {
         let speedup = row.per_second / first.0.max(1e-9);
         let workers = row.concurrency.unwrap_or(1) as f64;
         table.add_row([
-            row.concurrency.map_or(String::new(), |n| n.to_string()),
+            number(row.concurrency),
             format!("{:.3}", row.seconds),
             format!("{:.0}", row.per_second),
             format!("{speedup:.2}"),
@@ -127,7 +131,7 @@ pub fn time_table(rows: &[Row]) -> Table {
             format!("{:.3}", row.p99_ms),
             format!("{:.3}", row.max_ms),
         ];
-        cells.extend(has_late.then(|| row.late.map_or(String::new(), |late| late.to_string())));
+        cells.extend(has_late.then(|| number(row.late)));
         table.add_row(cells);
     }
     table
@@ -139,12 +143,11 @@ pub fn batch_table(rows: &[Row]) -> Table {
     let header =
         ["operation", "batch", "callers", "items", "failed", "items/s", "published/s", "p50 ms", "p99 ms"];
     table.load_style(ASCII_MARKDOWN).set_header(header);
-    let number = |number: Option<u64>| number.map_or(String::new(), |it| it.to_string());
     for row in rows {
         table.add_row([
             row.op.clone().unwrap_or_default(),
             number(row.batch),
-            number(row.concurrency.map(|it| it as u64)),
+            number(row.concurrency),
             row.completed.to_string(),
             row.failed.to_string(),
             format!("{:.0}", row.per_second),
@@ -176,7 +179,6 @@ pub fn bound_table(rows: &[Row]) -> Option<Table> {
     header.extend(["CPUs", "of the machine"].map(str::to_owned));
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN).set_header(header);
-    let number = |n: Option<usize>| n.map_or(String::new(), |n| n.to_string());
     for (row, bound) in &measured {
         let each = |bytes: u64| format!("{:.0}", bytes as f64 / row.completed.max(1) as f64);
         let processors = |used: Option<f64>| used.map_or(String::new(), |used| format!("{used:.2}"));
@@ -189,7 +191,7 @@ pub fn bound_table(rows: &[Row]) -> Option<Table> {
         cells.extend(bound.shares.iter().map(|share| format!("{:.1}", share.percent)));
         cells.push(format!("{:.0}", bound.flushes_per_second));
         cells.push(format!("{:.1}", row.writes_per_flush));
-        cells.push(bound.largest_flush.map_or(String::new(), |n| n.to_string()));
+        cells.push(number(bound.largest_flush));
         cells.push(each(row.bytes_written));
         if is_server {
             let log = bound.log.as_ref();
