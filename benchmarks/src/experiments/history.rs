@@ -48,7 +48,7 @@ impl HistorySweep {
     /// The number of executions that the sweep stores or runs, for the display of progress.
     pub fn total(&self) -> u64 {
         let steps = sort_ascending(&self.executions);
-        let measured = 2 * steps.len() * self.runs.max(1) * START_METHODS.len() * self.iterations;
+        let measured = 2 * steps.len() * self.runs * START_METHODS.len() * self.iterations;
         (steps.last().copied().unwrap_or(0) + measured) as u64
     }
 }
@@ -140,7 +140,7 @@ async fn measure(target: &Target, runs: &mut HistoryRuns<'_>) -> Result<(Vec<Row
         runs.done += missing as u64;
         let mut runs_on_filled = vec![Vec::new(); START_METHODS.len()];
         let mut slowdowns = vec![Vec::new(); START_METHODS.len()];
-        for round in 0..sweep.runs.max(1) {
+        for round in 0..sweep.runs {
             for (i, method) in START_METHODS.into_iter().enumerate() {
                 // the order alternates, so that neither always runs second
                 let (on_empty, on_filled) = if round.is_multiple_of(2) {

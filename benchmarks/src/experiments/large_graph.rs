@@ -31,7 +31,7 @@ pub struct LargeGraphParameters {
 impl LargeGraphParameters {
     /// Returns the parameters with the numbers of tasks in their order.
     pub fn new(tasks: &[usize], runs: usize) -> Self {
-        Self { tasks: sort_ascending(tasks), runs: runs.max(1) }
+        Self { tasks: sort_ascending(tasks), runs }
     }
 
     /// The number of turns of both shapes, for the display of progress.

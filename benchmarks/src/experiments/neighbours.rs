@@ -52,7 +52,7 @@ pub struct NeighbourParameters {
 impl NeighbourParameters {
     /// The number of executions that the experiment stores or runs, for the display of progress.
     pub fn total(&self) -> u64 {
-        let measured = 2 * self.runs.max(1) * Operation::ALL.len() * self.iterations;
+        let measured = 2 * self.runs * Operation::ALL.len() * self.iterations;
         (self.finished + self.waiting + self.sleeping + measured) as u64
     }
 }
@@ -121,7 +121,7 @@ async fn measure(
     let mut done = (parameters.finished + parameters.waiting + parameters.sleeping) as u64;
     let mut services = [Service::open(shared, parameters).await?, Service::open(own, parameters).await?];
     let mut rates = vec![[Vec::new(), Vec::new()]; Operation::ALL.len()];
-    for round in 0..=parameters.runs.max(1) {
+    for round in 0..=parameters.runs {
         for (operation, rates) in Operation::ALL.into_iter().zip(&mut rates) {
             // the order alternates, so that neither always runs second
             for i in if round.is_multiple_of(2) { [0, 1] } else { [1, 0] } {

@@ -163,6 +163,41 @@ fn script(path: &Path, code: &str) -> String {
 }
 
 #[test]
+fn counts_too_small_to_measure_are_refused() {
+    let refused = [
+        ("history", "--runs", "0", 1),
+        ("idle", "--iterations", "0", 1),
+        ("neighbours", "--concurrency", "0", 1),
+        ("queue", "--queues", "1,0", 1),
+        ("writes", "--callers", "0", 1),
+        ("flush", "--size", "0", 1),
+        ("takeover", "--kills", "0", 1),
+        ("steps", "--steps", "1x", 0),
+        ("sleepers", "--iterations", "9", 10),
+        ("backlog", "--iterations", "99", 100),
+        ("memory", "--iterations", "1999", 2_000),
+    ];
+    for (experiment, option, value, minimum) in refused {
+        let output = bench(&[experiment, option, value]);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{experiment} {option} {value}: {message}");
+        let says = format!("give a number of at least {minimum}");
+        assert!(message.contains(&says) && message.contains(option), "{message}");
+    }
+}
+
+#[test]
+fn path_of_report_is_checked_before_the_measurement() {
+    let folder = tempfile::tempdir().unwrap();
+    let absent = folder.path().join("absent").join("report.json");
+    for (path, says) in [(absent.as_path(), "create it first"), (folder.path(), "give the path of a file")] {
+        let output = bench(&["workflows", "--json", path.to_str().unwrap()]);
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && message.contains(says), "{message}");
+    }
+}
+
+#[test]
 fn backlog_is_measured_beside_empty_queue() {
     let sweep = ["backlog", "--backlog", "0,2000", "--iterations", "500", "--runs", "1"];
     let (printed, report) = run_bench(&sweep);

@@ -39,7 +39,7 @@ impl BacklogSweep {
     /// The number of executions that the sweep enqueues or runs, for the display of progress.
     pub fn total(&self) -> u64 {
         let steps = sort_ascending(&self.backlog);
-        (steps.last().copied().unwrap_or(0) + 4 * steps.len() * self.runs.max(1) * self.iterations) as u64
+        (steps.last().copied().unwrap_or(0) + 4 * steps.len() * self.runs * self.iterations) as u64
     }
 }
 
@@ -74,7 +74,7 @@ async fn measure(
     }
     for step in sort_ascending(&sweep.backlog) {
         let (mut slowdowns, mut rates, mut waits) = (Vec::new(), Vec::new(), Samples::default());
-        for round in 0..sweep.runs.max(1) {
+        for round in 0..sweep.runs {
             progress(done, &format!("{step} waiting"));
             for (store, wanted) in [(&mut full, step + sweep.iterations), (&mut empty, sweep.iterations)] {
                 let missing = wanted.saturating_sub(store.waiting_count());

@@ -4,7 +4,7 @@ use clap::Args;
 use stepfast_benchmarks::experiments::queue::backlog::{self, BacklogSweep};
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, Sdk, progress_bar};
+use super::{BenchArgs, Sdk, parse_at_least, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct BacklogArgs {
@@ -14,17 +14,17 @@ pub(crate) struct BacklogArgs {
     #[arg(long, value_delimiter = ',', default_value = "0,1000000,2000000")]
     backlog: Vec<usize>,
     /// Executions in each run.
-    #[arg(long, default_value_t = 100_000)]
+    #[arg(long, default_value_t = 100_000, value_parser = parse_at_least::<100>)]
     iterations: usize,
     /// Runs for each number of waiting executions, alternating with an empty queue for comparison; the median counts.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = parse_at_least::<1>)]
     runs: usize,
 }
 
 impl BacklogArgs {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let Self { common, backlog, iterations, runs } = self;
-        let sweep = BacklogSweep { backlog, iterations: iterations.max(100), runs };
+        let sweep = BacklogSweep { backlog, iterations, runs };
         let bar = progress_bar(sweep.total());
         let progress = |done, message: &str| {
             bar.set_position(done);

@@ -4,7 +4,7 @@ use clap::Args;
 use stepfast_benchmarks::experiments::history::{self, HistorySweep};
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, Sdk, progress_bar};
+use super::{BenchArgs, Sdk, parse_at_least, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct HistoryArgs {
@@ -12,23 +12,22 @@ pub(crate) struct HistoryArgs {
     common: BenchArgs,
     /// Finished executions that are stored. Several values, separated by commas, are measured from the
     /// smallest. The runs alternate with runs on empty stores.
-    #[arg(long, value_delimiter = ',', default_value = "1000000,3000000", value_parser = parse_execution_count)]
+    #[arg(long, value_delimiter = ',', default_value = "1000000,3000000", value_parser = parse_at_least::<1>)]
     executions: Vec<usize>,
     /// Concurrent callers.
-    #[arg(long, default_value_t = 2_048)]
+    #[arg(long, default_value_t = 2_048, value_parser = parse_at_least::<1>)]
     concurrency: usize,
     /// Workflows in each run.
-    #[arg(long, default_value_t = 100_000)]
+    #[arg(long, default_value_t = 100_000, value_parser = parse_at_least::<1>)]
     iterations: usize,
     /// Runs of each mode for each number of stored executions, and as many on empty stores; the median counts.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = parse_at_least::<1>)]
     runs: usize,
 }
 
 impl HistoryArgs {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let Self { common, executions, concurrency, iterations, runs } = self;
-        let (concurrency, iterations) = (concurrency.max(1), iterations.max(1));
         let sweep = HistorySweep { executions, concurrency, iterations, runs };
         let bar = progress_bar(sweep.total());
         let progress = |done, message: &str| {
@@ -41,12 +40,5 @@ impl HistoryArgs {
         bar.finish_and_clear();
         let report = common.report("history", Sdk::Rust, rows, figures).await?;
         common.output(&report, &table::row_table(&report.rows))
-    }
-}
-
-fn parse_execution_count(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("give 1 or more: empty stores are measured beside each number".to_owned()),
-        parsed => parsed.map_err(|_| "not a number".to_owned()),
     }
 }

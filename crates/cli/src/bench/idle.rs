@@ -4,27 +4,26 @@ use clap::Args;
 use stepfast_benchmarks::experiments::idle;
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, Sdk, progress_bar};
+use super::{BenchArgs, Sdk, parse_at_least, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct IdleArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Duration for which the engine is idle, in seconds.
-    #[arg(long, default_value_t = 30)]
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// Queues that are declared and always empty.
     #[arg(long, default_value_t = 0)]
     queues: usize,
     /// Workflows that are started afterwards, one at a time.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 200, value_parser = parse_at_least::<1>)]
     iterations: usize,
 }
 
 impl IdleArgs {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let Self { common, seconds, queues, iterations } = self;
-        let (seconds, workflows) = (seconds.max(1), iterations.max(1));
+        let Self { common, seconds, queues, iterations: workflows } = self;
         let bar = progress_bar(idle::SETTLE_TIME.as_secs() + seconds + workflows as u64);
         let progress = |doing: &'static str, done| {
             bar.set_message(doing);

@@ -4,14 +4,14 @@ use clap::Args;
 use stepfast_benchmarks::experiments::memory;
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, PythonArgs, Sdk, forward_stderr, progress_bar};
+use super::{BenchArgs, PythonArgs, Sdk, forward_stderr, parse_at_least, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct MemoryArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Executions that wait, or are started, at once.
-    #[arg(long, default_value_t = 100_000)]
+    #[arg(long, default_value_t = 100_000, value_parser = parse_at_least::<2_000>)]
     iterations: usize,
     /// The language whose API is measured.
     #[arg(long, value_enum, default_value = "rust")]
@@ -22,7 +22,7 @@ pub(crate) struct MemoryArgs {
 
 impl MemoryArgs {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let (executions, place) = (self.iterations.max(2_000), self.common.place());
+        let (executions, place) = (self.iterations, self.common.place());
         let (rows, figures) = match self.sdk {
             Sdk::Rust => memory::run(&place, executions).await?,
             Sdk::Python => {

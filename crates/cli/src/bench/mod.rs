@@ -129,7 +129,7 @@ struct BenchArgs {
     #[arg(long)]
     directory: Option<PathBuf>,
     /// Also write the figures to this file, as JSON.
-    #[arg(long)]
+    #[arg(long, value_parser = parse_output_path)]
     json: Option<PathBuf>,
 }
 
@@ -168,10 +168,15 @@ pub(crate) struct FlushArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Repetitions for each row.
-    #[arg(long, default_value_t = 500)]
+    #[arg(long, default_value_t = 500, value_parser = parse_at_least::<1>)]
     iterations: usize,
     /// Bytes in each write; separate several values by commas.
-    #[arg(long, value_delimiter = ',', default_value = "100,8192,1048576")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "100,8192,1048576",
+        value_parser = parse_at_least::<1>
+    )]
     size: Vec<usize>,
 }
 
@@ -187,6 +192,27 @@ impl FlushArgs {
         }
         let report = self.common.report("flush", Sdk::Rust, rows, Vec::new()).await?;
         self.common.output(&report, &table::row_table(&report.rows))
+    }
+}
+
+/// Parses a number of at least `MIN`.
+fn parse_at_least<const MIN: usize>(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if number >= MIN => Ok(number),
+        _ => Err(format!("give a number of at least {MIN}")),
+    }
+}
+
+/// Parses the path of a file that can be written. The check precedes the measurements, which may take hours.
+fn parse_output_path(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    match directory {
+        _ if path.is_dir() => Err("this is a directory: give the path of a file".to_owned()),
+        Some(directory) if !directory.is_dir() => {
+            Err(format!("there is no directory {}: create it first", directory.display()))
+        }
+        _ => Ok(path),
     }
 }
 

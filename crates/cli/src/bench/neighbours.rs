@@ -4,7 +4,7 @@ use clap::Args;
 use stepfast_benchmarks::experiments::neighbours::{self, NeighbourParameters};
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, Sdk, progress_bar};
+use super::{BenchArgs, Sdk, parse_at_least, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct NeighboursArgs {
@@ -20,20 +20,19 @@ pub(crate) struct NeighboursArgs {
     #[arg(long, default_value_t = 1_000_000)]
     sleeping: usize,
     /// Concurrent callers.
-    #[arg(long, default_value_t = 2_048)]
+    #[arg(long, default_value_t = 2_048, value_parser = parse_at_least::<1>)]
     concurrency: usize,
     /// Executions in each run.
-    #[arg(long, default_value_t = 100_000)]
+    #[arg(long, default_value_t = 100_000, value_parser = parse_at_least::<1>)]
     iterations: usize,
     /// Runs of each operation beside the other service, and as many alone; the median counts.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = parse_at_least::<1>)]
     runs: usize,
 }
 
 impl NeighboursArgs {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let Self { common, finished, waiting, sleeping, concurrency, iterations, runs } = self;
-        let (concurrency, iterations) = (concurrency.max(1), iterations.max(1));
         let parameters = NeighbourParameters { finished, waiting, sleeping, concurrency, iterations, runs };
         let bar = progress_bar(parameters.total());
         let progress = |done, message: &str| {

@@ -6,20 +6,20 @@ use stepfast_benchmarks::experiments::queue::pauses::{self, PauseParameters};
 use stepfast_benchmarks::experiments::queue::{self, QueueParameters};
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, PythonArgs, Sdk, forward_stderr, progress_bar};
+use super::{BenchArgs, PythonArgs, Sdk, forward_stderr, parse_at_least, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct QueueBenchArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Workflows in all, for each row.
-    #[arg(long, default_value_t = 300_000)]
+    #[arg(long, default_value_t = 300_000, value_parser = parse_at_least::<1>)]
     iterations: usize,
     /// Concurrent callers that enqueue workflows.
-    #[arg(long, default_value_t = 2_048)]
+    #[arg(long, default_value_t = 2_048, value_parser = parse_at_least::<1>)]
     concurrency: usize,
     /// Number of queues; separate several values by commas.
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8", value_parser = parse_at_least::<1>)]
     queues: Vec<usize>,
     /// Worker processes in addition to the process that enqueues workflows. With 0, that process also runs them.
     /// Separate several values by commas [default: 0,1,2; with --sdk python 0].
@@ -49,13 +49,7 @@ impl QueueBenchArgs {
         let mut rows = Vec::new();
         let sweep = workers.iter().flat_map(|workers| queues.iter().map(|queues| (*queues, *workers)));
         for (queues, workers) in sweep {
-            let parameters = QueueParameters {
-                queues: queues.max(1),
-                workers,
-                concurrency: concurrency.max(1),
-                iterations: iterations.max(1),
-                limit,
-            };
+            let parameters = QueueParameters { queues, workers, concurrency, iterations, limit };
             let bar = progress_bar(iterations as u64);
             bar.set_message(format!("{queues} queues, {workers} workers"));
             let progress = |done| bar.set_position(done);
@@ -90,14 +84,13 @@ pub(crate) struct PausesArgs {
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     workers: u32,
     /// Pauses of the queue, and as many changes of its limit.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = parse_at_least::<1>)]
     changes: usize,
 }
 
 impl PausesArgs {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let Self { common, per_second, workers, changes } = self;
-        let changes = changes.max(1);
         let parameters = PauseParameters { per_second, workers: workers as usize, changes };
         let bar = progress_bar(2 * changes as u64);
         let progress = |done, message: &str| {

@@ -4,7 +4,7 @@ use clap::Args;
 use stepfast_benchmarks::experiments::queue::rate::{self, RateParameters};
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, Sdk, progress_bar};
+use super::{BenchArgs, Sdk, parse_at_least, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct RateArgs {
@@ -18,7 +18,7 @@ pub(crate) struct RateArgs {
     #[arg(long, value_delimiter = ',', default_value = "0,2")]
     workers: Vec<usize>,
     /// Duration, in seconds.
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = parse_at_least::<1>)]
     seconds: usize,
 }
 

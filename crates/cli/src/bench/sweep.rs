@@ -7,8 +7,7 @@ use stepfast_benchmarks::experiments::sizes;
 use stepfast_benchmarks::experiments::workflows::{self, IdSource, Mode, WorkflowParameters};
 use stepfast_benchmarks::report::table;
 
-use super::graphs::parse_positive;
-use super::{BenchArgs, PythonArgs, Sdk, forward_stderr, progress_bar};
+use super::{BenchArgs, PythonArgs, Sdk, forward_stderr, parse_at_least, progress_bar};
 
 /// The default numbers of callers.
 const DEFAULT_CONCURRENCY: [usize; 4] = [1, 256, 2_048, 16_384];
@@ -21,17 +20,17 @@ pub(crate) struct SweepArgs {
     common: BenchArgs,
     /// Workflows in all, for each row. Processor time is counted in units of 10 ms, so a row should take seconds [default:
     /// 400 per caller, 2,000 to 300,000, divided by one more than the number of steps].
-    #[arg(long, value_parser = parse_positive)]
+    #[arg(long, value_parser = parse_at_least::<1>)]
     iterations: Option<usize>,
     /// Concurrent callers that are tasks; separate several values by commas [default: 1,256,2048,16384, unless
     /// --threads is given].
-    #[arg(long, value_delimiter = ',', value_parser = parse_positive)]
+    #[arg(long, value_delimiter = ',', value_parser = parse_at_least::<1>)]
     concurrency: Vec<usize>,
     /// For --sdk python: concurrent callers that are threads, with sync workflows; separate several values by commas.
-    #[arg(long, value_delimiter = ',', value_parser = parse_positive)]
+    #[arg(long, value_delimiter = ',', value_parser = parse_at_least::<1>)]
     threads: Vec<usize>,
     /// Steps in each workflow; separate several values by commas [default: 0 for workflows, 3 for steps].
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = parse_at_least::<0>)]
     steps: Vec<usize>,
     /// Bytes of the value that each step returns or, without steps, of input and output, from 0 to 4194304; separate
     /// several values by commas [default: the values are numbers].

@@ -5,14 +5,14 @@ use stepfast_benchmarks::experiments::takeover::{self, TakeoverParameters, Termi
 use stepfast_benchmarks::report::table;
 use stepfast_benchmarks::worker;
 
-use super::{BenchArgs, Sdk, progress_bar};
+use super::{BenchArgs, Sdk, parse_at_least, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct TakeoverArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Number of kills.
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_parser = parse_at_least::<1>)]
     kills: usize,
     /// Ask workers to end (SIGTERM) instead of killing them.
     #[arg(long)]
@@ -21,7 +21,7 @@ pub(crate) struct TakeoverArgs {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..))]
     workers: u32,
     /// Long executions, in all.
-    #[arg(long, default_value_t = 12)]
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..))]
     executions: u32,
 }
 

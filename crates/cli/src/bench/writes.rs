@@ -4,7 +4,7 @@ use clap::Args;
 use stepfast_benchmarks::experiments::writes;
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, Sdk, progress_bar};
+use super::{BenchArgs, Sdk, parse_at_least, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct WritesArgs {
@@ -12,14 +12,14 @@ pub(crate) struct WritesArgs {
     common: BenchArgs,
     /// Concurrent clients, each with a connection of its own and one row per transaction; every value of a list is
     /// measured.
-    #[arg(long, value_delimiter = ',', default_value = "1,8,32,64")]
+    #[arg(long, value_delimiter = ',', default_value = "1,8,32,64", value_parser = parse_at_least::<1>)]
     concurrency: Vec<usize>,
     /// Concurrent callers of one engine, whose lanes commit the rows together; separate several values by commas
     /// [default: the numbers of clients, and 256,2048,16384].
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = parse_at_least::<1>)]
     callers: Vec<usize>,
     /// Database rows in all, for each row of the printed table [default: by the number of clients].
-    #[arg(long)]
+    #[arg(long, value_parser = parse_at_least::<1>)]
     iterations: Option<usize>,
 }
 
@@ -29,8 +29,8 @@ impl WritesArgs {
             self.callers = self.concurrency.iter().copied().chain([256, 2_048, 16_384]).collect();
         }
         let mut rows = Vec::new();
-        for clients in self.concurrency.iter().map(|&it| it.max(1)) {
-            let total = self.iterations.unwrap_or_else(|| writes::one_by_one_total(clients)).max(1);
+        for clients in self.concurrency {
+            let total = self.iterations.unwrap_or_else(|| writes::one_by_one_total(clients));
             let bar = progress_bar(total as u64);
             bar.set_message(format!("one by one, {clients} clients"));
             let progress = |done| bar.set_position(done);
@@ -40,8 +40,8 @@ impl WritesArgs {
             );
             bar.finish_and_clear();
         }
-        for callers in self.callers.iter().map(|&it| it.max(1)) {
-            let total = self.iterations.unwrap_or_else(|| writes::lane_total(callers)).max(1);
+        for callers in self.callers {
+            let total = self.iterations.unwrap_or_else(|| writes::lane_total(callers));
             let bar = progress_bar(total as u64);
             bar.set_message(format!("lane, {callers} callers"));
             let progress = |done| bar.set_position(done);

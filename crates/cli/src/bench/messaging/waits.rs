@@ -4,18 +4,17 @@ use clap::Args;
 use stepfast_benchmarks::experiments::messaging::waits;
 use stepfast_benchmarks::report::table;
 
-use crate::bench::graphs::parse_positive;
-use crate::bench::{BenchArgs, Sdk, progress_bar};
+use crate::bench::{BenchArgs, Sdk, parse_at_least, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct WaitsArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Messages that the loop receives, suspended before each of them.
-    #[arg(long, default_value_t = 10_000, value_parser = parse_positive)]
+    #[arg(long, default_value_t = 10_000, value_parser = parse_at_least::<1>)]
     rounds: usize,
     /// Executions that are suspended on messages.
-    #[arg(long, default_value_t = 100_000, value_parser = parse_positive)]
+    #[arg(long, default_value_t = 100_000, value_parser = parse_at_least::<1>)]
     executions: usize,
 }
 

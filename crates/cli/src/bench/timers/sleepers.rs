@@ -6,14 +6,14 @@ use clap::Args;
 use stepfast_benchmarks::experiments::sleepers;
 use stepfast_benchmarks::report::table;
 
-use crate::bench::{BenchArgs, Sdk, progress_bar};
+use crate::bench::{BenchArgs, Sdk, parse_at_least, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct SleepersArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Executions that sleep.
-    #[arg(long, default_value_t = 1_000_000)]
+    #[arg(long, default_value_t = 1_000_000, value_parser = parse_at_least::<10>)]
     iterations: usize,
     /// Time until all sleeps end, in seconds. All executions must be suspended by then.
     #[arg(long, default_value_t = 120)]
@@ -23,7 +23,6 @@ pub(crate) struct SleepersArgs {
 impl SleepersArgs {
     pub(in crate::bench) async fn run(self) -> anyhow::Result<()> {
         let Self { common, iterations, seconds } = self;
-        let iterations = iterations.max(10);
         let bar = progress_bar(2 * iterations as u64);
         let progress = |done, message: &str| {
             bar.set_position(done);
