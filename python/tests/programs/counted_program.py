@@ -13,22 +13,22 @@ CALLERS = 100
 
 
 @step
-async def next_number(n: int) -> int:
+async def count_up(n: int) -> int:
     return n + 1
 
 
 @workflow
-async def counting(n: int, steps: int) -> int:
+async def counted(n: int, steps: int) -> int:
     for _ in range(steps):
-        n = await next_number(n)
+        n = await count_up(n)
     return n
 
 
 async def call(engine: AsyncEngine, mode: str, n: int, steps: int) -> None:
     if mode == "run":
-        result = await engine.run(counting, n, steps)
+        result = await engine.run(counted, n, steps)
     else:
-        handle = await engine.start(counting, n, steps)
+        handle = await engine.start(counted, n, steps)
         result = await handle.result()
     assert result == n + steps
 
