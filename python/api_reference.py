@@ -171,7 +171,10 @@ class Reference:
     """The page, and the descriptions that it lacks."""
 
     def __init__(self) -> None:
-        package: Any = griffe.load("stepfast", search_paths=[PYTHON], allow_inspection=False)
+        # a relative path would be searched for in the working directory first
+        package: Any = griffe.load(
+            "stepfast", search_paths=[PYTHON], try_relative_path=False, allow_inspection=False
+        )
         self.missing: list[str] = []
         self._lines: list[str] = []
         described: set[str] = set()
