@@ -10,7 +10,7 @@ use std::thread::ThreadId;
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PySet};
+use pyo3::types::{IntoPyDict, PyDict, PySet};
 use rustix::event::{EventfdFlags, eventfd};
 use stepfast::Payload;
 use stepfast::guest::{BlockedOn, FlushBurst, RunControl};
@@ -72,6 +72,9 @@ pub(crate) fn after_fork_in_child() {
 pub(crate) struct Port {
     pub(crate) mailbox: Arc<Mailbox>,
     event_loop: Option<Py<PyAny>>,
+    /// A finished future of the loop, with which tasks are woken. Asyncio reads the result of its own futures natively,
+    /// and calls the method `result` of any other.
+    finished_future: Option<Py<PyAny>>,
     quiet_watch: Mutex<QuietWatch>,
     /// The function of the package that returns what the branches of a run are blocked on.
     blocked_on: Mutex<Option<Py<PyAny>>>,
@@ -110,6 +113,14 @@ impl CurrentTask {
             _ => CurrentTask::Function(tasks.getattr("current_task")?.unbind()),
         })
     }
+}
+
+/// Returns a future of asyncio that has finished with `None`.
+fn make_finished_future(py: Python<'_>, event_loop: &Py<PyAny>) -> PyResult<Py<PyAny>> {
+    let arguments = [("loop", event_loop)].into_py_dict(py)?;
+    let future = py.import("asyncio")?.getattr("Future")?.call((), Some(&arguments))?;
+    future.call_method1("set_result", (py.None(),))?;
+    Ok(future.unbind())
 }
 
 impl Port {
@@ -182,11 +193,16 @@ impl Port {
     }
 
     /// Calls the callback of a woken waiter, or polls its call.
-    fn resume_waiter(py: Python<'_>, waiter: &Waiter) -> PyResult<()> {
+    fn resume_waiter(&self, py: Python<'_>, waiter: &Waiter) -> PyResult<()> {
         if let Some(callback) = waiter.take_callback() {
-            let Callback { function, context, argument } = callback;
+            let Callback { function, context, call } = callback;
             let function = function.bind(py);
-            run_in_context(context.bind(py), || function.call1((argument.bind(py),)).map(drop))?;
+            let argument = match &self.finished_future {
+                Some(finished) if !call.get().is_cancelled() => finished.bind(py),
+                // the result of the call raises the cancellation
+                _ => call.bind(py).as_any(),
+            };
+            run_in_context(context.bind(py), || function.call1((argument,)).map(drop))?;
         } else if let Some(call) = waiter.polled_call(py) {
             call.get().advance();
         }
@@ -206,13 +222,15 @@ impl Port {
 impl Port {
     /// Creates a port for a loop, which watches `fileno()`, or for threads.
     #[new]
-    fn new(event_loop: Option<Py<PyAny>>) -> PyResult<Self> {
+    fn new(py: Python<'_>, event_loop: Option<Py<PyAny>>) -> PyResult<Self> {
         let event_fd = if event_loop.is_some() {
             let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
             Some(fd.map_err(|error| runtime_error(&format!("cannot watch for wake-ups: {error}")))?)
         } else {
             None
         };
+        let finished_future =
+            event_loop.as_ref().map(|event_loop| make_finished_future(py, event_loop)).transpose()?;
         let (messages, hosted_children, is_closed) =
             (Mutex::default(), Mutex::default(), AtomicBool::new(false));
         let mailbox =
@@ -220,6 +238,7 @@ impl Port {
         Ok(Self {
             mailbox: Arc::new(mailbox),
             event_loop,
+            finished_future,
             quiet_watch: Mutex::default(),
             blocked_on: Mutex::default(),
             callers: Callers::new(),
@@ -289,7 +308,7 @@ impl Port {
             let _burst = engine.as_ref().map(FlushBurstScope::begin);
             for message in messages.by_ref().take(MESSAGES_PER_FLUSH_BURST) {
                 let taken = match message {
-                    Message::Wake(waiter) => Self::resume_waiter(py, &waiter),
+                    Message::Wake(waiter) => this.resume_waiter(py, &waiter),
                     other => message_to_python(py, other, Some(slf))
                         .map(|message| messages_for_python.get_or_insert_default().push(message)),
                 };

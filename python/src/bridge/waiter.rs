@@ -11,11 +11,11 @@ use crate::bridge::call::Call;
 use crate::bridge::mailbox::{Mailbox, Message};
 use crate::lock::Mutex;
 
-/// A callback for the loop's thread, with its context and argument.
+/// A callback for the loop's thread, with its context and the call that was waited for.
 pub(crate) struct Callback {
     pub(crate) function: Py<PyAny>,
     pub(crate) context: Py<PyAny>,
-    pub(crate) argument: Py<PyAny>,
+    pub(crate) call: Py<Call>,
 }
 
 /// A waker for Python code. Every thread may wake it. A wake never takes the interpreter's lock.

@@ -287,7 +287,7 @@ impl Call {
     #[allow(clippy::needless_pass_by_value)] // arguments that Python passes
     fn add_done_callback(slf: Bound<'_, Self>, function: Py<PyAny>, context: Py<PyAny>) {
         let call = slf.get();
-        call.waiter.set_callback(Callback { function, context, argument: slf.clone().into_any().unbind() });
+        call.waiter.set_callback(Callback { function, context, call: slf.clone().unbind() });
         // a wake that came between the poll and now has found no callback
         if call.waiter.take_missed_wake() {
             call.waker.wake_by_ref();

@@ -286,6 +286,11 @@ impl Call {
         is_stopped
     }
 
+    /// Returns true if the task that awaits the call was cancelled, and has not received the cancellation.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(SeqCst)
+    }
+
     pub(crate) fn waiter(&self) -> Arc<Waiter> {
         self.waiter.clone()
     }
