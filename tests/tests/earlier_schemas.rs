@@ -19,6 +19,7 @@ use stepfast::Filter;
 use stepfast::prelude::*;
 use stepfast_tests::fixtures::in_flight::{self, Program, events, messages, queues};
 use stepfast_tests::fixtures::postgres_server::PostgresServer;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio_postgres::{Client, NoTls};
 
 /// The environment variable that makes this process open the database of a URL, and end.
@@ -150,6 +151,9 @@ async fn on_sqlite(version: u32) -> Result<(), Failed> {
     conn.execute_batch(&rows)?;
     drop(conn);
     let url = format!("sqlite:{}", path.display());
+    // Some programs, such as Python, ignore this signal and pass that on to their children. A signal with a handler has
+    // its default action again in a new program.
+    let _handled = signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?;
     // the shorter the limit, the earlier the process is killed
     let (mut limit, mut kills, mut kills_with_log) = (4_096, 0, 0);
     loop {
