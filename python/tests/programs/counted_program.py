@@ -7,28 +7,17 @@ callers run one workflow at the same time. Before the first round, a workflow of
 import asyncio
 import sys
 
-from stepfast import AsyncEngine, step, workflow
+from stepfast import AsyncEngine
+from stepfast.bench.workflows import counting
 
 CALLERS = 100
 
 
-@step
-async def count_up(n: int) -> int:
-    return n + 1
-
-
-@workflow
-async def counted(n: int, steps: int) -> int:
-    for _ in range(steps):
-        n = await count_up(n)
-    return n
-
-
 async def call(engine: AsyncEngine, mode: str, n: int, steps: int) -> None:
     if mode == "run":
-        result = await engine.run(counted, n, steps)
+        result = await engine.run(counting, n, steps)
     else:
-        handle = await engine.start(counted, n, steps)
+        handle = await engine.start(counting, n, steps)
         result = await handle.result()
     assert result == n + steps
 
