@@ -128,7 +128,7 @@ async fn start_survives_a_registration_that_ends_before_staging(fixture: &dyn St
         };
         begun.wait_for(before + 1).await;
         let registered = store.call_count(Call::Register);
-        end_registration(fixture, &store, &two, "owned").await;
+        end_registration(fixture, &store, &two, "owned", &[]).await;
         store.wait_until_called(Call::Register, registered + 1).await;
         held[n].open();
         assert_eq!(run.await.unwrap().unwrap(), 7);
@@ -138,7 +138,14 @@ async fn start_survives_a_registration_that_ends_before_staging(fixture: &dyn St
 }
 
 /// Ends the registration of the owner of the execution `id`, whose engine runs on `store`, by a takeover of `other`.
-async fn end_registration(fixture: &dyn StoreFixture, store: &FaultStore, other: &Engine, id: &str) {
+/// Afterwards calls of the kinds `held` hang.
+async fn end_registration(
+    fixture: &dyn StoreFixture,
+    store: &FaultStore,
+    other: &Engine,
+    id: &str,
+    held: &[Call],
+) {
     let owner = row(other, id).await.owner.unwrap();
     // the lease is not renewed
     store.hold_calls(&[Call::Heartbeat]);
@@ -146,7 +153,7 @@ async fn end_registration(fixture: &dyn StoreFixture, store: &FaultStore, other:
     while row(other, id).await.owner == Some(owner) {
         tokio::task::yield_now().await;
     }
-    store.hold_calls(&[]);
+    store.hold_calls(held);
 }
 
 async fn execution_claimed_under_a_lost_registration_does_not_run(fixture: &dyn StoreFixture) {
@@ -164,7 +171,8 @@ async fn execution_claimed_under_a_lost_registration_does_not_run(fixture: &dyn 
     store.wait_until_hanging().await;
     // the execution is claimed, and its worker has not received the reply
     let (two, _) = open_second_engine(fixture, |b| b.register(&other_workflow)).await;
-    end_registration(fixture, &store, &two, "x").await;
+    // the first engine cannot claim the execution again before the second claims it
+    end_registration(fixture, &store, &two, "x", &[Call::Register]).await;
     other_bodies.wait_for(1).await;
     let (engine, last) = (one.clone(), ahead.clone());
     let last = tokio::spawn(async move { engine.run(&last, 3).await });
@@ -221,7 +229,7 @@ async fn writes_of_a_lost_registration_are_never_committed_later(fixture: &dyn S
     first.await.unwrap().unwrap();
     store.wait_until_hanging().await;
     let former_owner = row(&two, "0").await.owner.unwrap();
-    end_registration(fixture, &store, &two, "0").await;
+    end_registration(fixture, &store, &two, "0", &[]).await;
     // the worker that claims the executions runs them again
     for n in 0..EXECUTIONS {
         while row(&two, &n.to_string()).await.owner.is_none_or(|owner| owner == former_owner) {
