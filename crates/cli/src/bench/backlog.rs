@@ -4,7 +4,7 @@ use clap::Args;
 use stepfast_benchmarks::experiments::queue::backlog::{self, BacklogSweep};
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, Sdk, parse_at_least, progress_bar};
+use super::{BenchArgs, MAX_COUNT, Sdk, parse_number, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct BacklogArgs {
@@ -14,10 +14,10 @@ pub(crate) struct BacklogArgs {
     #[arg(long, value_delimiter = ',', default_value = "0,1000000,2000000")]
     backlog: Vec<usize>,
     /// Executions in each run.
-    #[arg(long, default_value_t = 100_000, value_parser = parse_at_least::<100>)]
+    #[arg(long, default_value_t = 100_000, value_parser = parse_number::<100, MAX_COUNT>)]
     iterations: usize,
     /// Runs for each number of waiting executions, alternating with an empty queue for comparison; the median counts.
-    #[arg(long, default_value_t = 5, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 5, value_parser = parse_number::<1, MAX_COUNT>)]
     runs: usize,
 }
 

@@ -7,7 +7,7 @@ use stepfast_benchmarks::experiments::graphs::{self, GraphParameters, Shape};
 use stepfast_benchmarks::experiments::large_graph::{self, LargeGraphParameters};
 use stepfast_benchmarks::report::{plot, table};
 
-use super::{BenchArgs, PythonArgs, Sdk, forward_stderr, parse_at_least, progress_bar};
+use super::{BenchArgs, MAX_CALLERS, MAX_COUNT, PythonArgs, Sdk, forward_stderr, parse_number, progress_bar};
 use crate::output;
 
 #[derive(Args)]
@@ -15,10 +15,10 @@ pub(crate) struct GraphBenchArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Executions in all, for each row.
-    #[arg(long, default_value_t = 150, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 150, value_parser = parse_number::<1, MAX_COUNT>)]
     iterations: usize,
     /// Executions that run at a time; separate several values by commas.
-    #[arg(long, value_delimiter = ',', default_value = "32", value_parser = parse_at_least::<1>)]
+    #[arg(long, value_delimiter = ',', default_value = "32", value_parser = parse_number::<1, MAX_CALLERS>)]
     concurrency: Vec<usize>,
     /// The language whose API is measured; Python's API is measured in a single process.
     #[arg(long, value_enum, default_value = "rust")]
@@ -67,10 +67,15 @@ pub(crate) struct LargeGraphArgs {
     common: BenchArgs,
     /// Tasks of a graph; separate several values by commas. The time per task of the largest graph is compared with that of
     /// the smallest one.
-    #[arg(long, value_delimiter = ',', default_value = "1000,10000", value_parser = parse_at_least::<1>)]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1000,10000",
+        value_parser = parse_number::<1, MAX_COUNT>
+    )]
     tasks: Vec<usize>,
     /// Turns. In each turn, every graph runs, and a small graph runs several times.
-    #[arg(long, default_value_t = 5, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 5, value_parser = parse_number::<1, MAX_COUNT>)]
     runs: usize,
 }
 

@@ -4,7 +4,7 @@ use clap::Args;
 use stepfast_benchmarks::experiments::history::{self, HistorySweep};
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, Sdk, parse_at_least, progress_bar};
+use super::{BenchArgs, MAX_CALLERS, MAX_COUNT, Sdk, parse_number, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct HistoryArgs {
@@ -12,16 +12,21 @@ pub(crate) struct HistoryArgs {
     common: BenchArgs,
     /// Finished executions that are stored. Several values, separated by commas, are measured from the
     /// smallest. The runs alternate with runs on empty stores.
-    #[arg(long, value_delimiter = ',', default_value = "1000000,3000000", value_parser = parse_at_least::<1>)]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1000000,3000000",
+        value_parser = parse_number::<1, MAX_COUNT>
+    )]
     executions: Vec<usize>,
     /// Concurrent callers.
-    #[arg(long, default_value_t = 2_048, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 2_048, value_parser = parse_number::<1, MAX_CALLERS>)]
     concurrency: usize,
     /// Workflows in each run.
-    #[arg(long, default_value_t = 100_000, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 100_000, value_parser = parse_number::<1, MAX_COUNT>)]
     iterations: usize,
     /// Runs of each mode for each number of stored executions, and as many on empty stores; the median counts.
-    #[arg(long, default_value_t = 5, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 5, value_parser = parse_number::<1, MAX_COUNT>)]
     runs: usize,
 }
 

@@ -4,7 +4,7 @@ use clap::Args;
 use stepfast_benchmarks::experiments::idle;
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, Sdk, parse_at_least, progress_bar};
+use super::{BenchArgs, MAX_COUNT, Sdk, parse_number, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct IdleArgs {
@@ -17,7 +17,7 @@ pub(crate) struct IdleArgs {
     #[arg(long, default_value_t = 0)]
     queues: usize,
     /// Workflows that are started afterwards, one at a time.
-    #[arg(long, default_value_t = 200, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 200, value_parser = parse_number::<1, MAX_COUNT>)]
     iterations: usize,
 }
 

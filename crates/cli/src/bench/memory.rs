@@ -4,14 +4,14 @@ use clap::Args;
 use stepfast_benchmarks::experiments::memory;
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, PythonArgs, Sdk, forward_stderr, parse_at_least, progress_bar};
+use super::{BenchArgs, MAX_COUNT, PythonArgs, Sdk, forward_stderr, parse_number, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct MemoryArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Executions that wait, or are started, at once.
-    #[arg(long, default_value_t = 100_000, value_parser = parse_at_least::<2_000>)]
+    #[arg(long, default_value_t = 100_000, value_parser = parse_number::<2_000, MAX_COUNT>)]
     iterations: usize,
     /// The language whose API is measured.
     #[arg(long, value_enum, default_value = "rust")]

@@ -30,6 +30,12 @@ use stepfast_benchmarks::{Figure, Report, Row, python};
 
 use crate::output;
 
+/// Maximum of a count, such as the number of workflows. A measurement of more would take days, or more memory than
+/// machines have.
+const MAX_COUNT: usize = 100_000_000;
+/// Maximum number of concurrent callers.
+const MAX_CALLERS: usize = 1_000_000;
+
 /// The experiments.
 #[derive(Subcommand)]
 pub(crate) enum BenchCommand {
@@ -168,14 +174,14 @@ pub(crate) struct FlushArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Repetitions for each row.
-    #[arg(long, default_value_t = 500, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 500, value_parser = parse_number::<1, MAX_COUNT>)]
     iterations: usize,
     /// Bytes in each write; separate several values by commas.
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "100,8192,1048576",
-        value_parser = parse_at_least::<1>
+        value_parser = parse_number::<1, MAX_COUNT>
     )]
     size: Vec<usize>,
 }
@@ -195,11 +201,11 @@ impl FlushArgs {
     }
 }
 
-/// Parses a number of at least `MIN`.
-fn parse_at_least<const MIN: usize>(text: &str) -> Result<usize, String> {
+/// Parses a number from `MIN` to `MAX`.
+fn parse_number<const MIN: usize, const MAX: usize>(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(number) if number >= MIN => Ok(number),
-        _ => Err(format!("give a number of at least {MIN}")),
+        Ok(number) if (MIN..=MAX).contains(&number) => Ok(number),
+        _ => Err(format!("give a number from {MIN} to {MAX}")),
     }
 }
 

@@ -4,7 +4,7 @@ use clap::Args;
 use stepfast_benchmarks::experiments::neighbours::{self, NeighbourParameters};
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, Sdk, parse_at_least, progress_bar};
+use super::{BenchArgs, MAX_CALLERS, MAX_COUNT, Sdk, parse_number, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct NeighboursArgs {
@@ -20,13 +20,13 @@ pub(crate) struct NeighboursArgs {
     #[arg(long, default_value_t = 1_000_000)]
     sleeping: usize,
     /// Concurrent callers.
-    #[arg(long, default_value_t = 2_048, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 2_048, value_parser = parse_number::<1, MAX_CALLERS>)]
     concurrency: usize,
     /// Executions in each run.
-    #[arg(long, default_value_t = 100_000, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 100_000, value_parser = parse_number::<1, MAX_COUNT>)]
     iterations: usize,
     /// Runs of each operation beside the other service, and as many alone; the median counts.
-    #[arg(long, default_value_t = 5, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 5, value_parser = parse_number::<1, MAX_COUNT>)]
     runs: usize,
 }
 

@@ -6,20 +6,25 @@ use stepfast_benchmarks::experiments::queue::pauses::{self, PauseParameters};
 use stepfast_benchmarks::experiments::queue::{self, QueueParameters};
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, PythonArgs, Sdk, forward_stderr, parse_at_least, progress_bar};
+use super::{BenchArgs, MAX_CALLERS, MAX_COUNT, PythonArgs, Sdk, forward_stderr, parse_number, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct QueueBenchArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Workflows in all, for each row.
-    #[arg(long, default_value_t = 300_000, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 300_000, value_parser = parse_number::<1, MAX_COUNT>)]
     iterations: usize,
     /// Concurrent callers that enqueue workflows.
-    #[arg(long, default_value_t = 2_048, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 2_048, value_parser = parse_number::<1, MAX_CALLERS>)]
     concurrency: usize,
     /// Number of queues; separate several values by commas.
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8", value_parser = parse_at_least::<1>)]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1,2,4,8",
+        value_parser = parse_number::<1, MAX_COUNT>
+    )]
     queues: Vec<usize>,
     /// Worker processes in addition to the process that enqueues workflows. With 0, that process also runs them.
     /// Separate several values by commas [default: 0,1,2; with --sdk python 0].
@@ -84,7 +89,7 @@ pub(crate) struct PausesArgs {
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     workers: u32,
     /// Pauses of the queue, and as many changes of its limit.
-    #[arg(long, default_value_t = 100, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 100, value_parser = parse_number::<1, MAX_COUNT>)]
     changes: usize,
 }
 

@@ -4,21 +4,26 @@ use clap::Args;
 use stepfast_benchmarks::experiments::queue::rate::{self, RateParameters};
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, Sdk, parse_at_least, progress_bar};
+use super::{BenchArgs, MAX_COUNT, Sdk, parse_number, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct RateArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Executions that begin per second, evenly spaced; separate several values by commas.
-    #[arg(long, value_delimiter = ',', default_value = "10,50,200", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "10,50,200",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     per_second: Vec<u32>,
     /// Worker processes in addition to the process that enqueues workflows. With 0, that process also runs them.
     /// Separate several values by commas.
     #[arg(long, value_delimiter = ',', default_value = "0,2")]
     workers: Vec<usize>,
     /// Duration, in seconds.
-    #[arg(long, default_value_t = 10, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 10, value_parser = parse_number::<1, MAX_COUNT>)]
     seconds: usize,
 }
 

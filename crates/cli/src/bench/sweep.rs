@@ -7,7 +7,7 @@ use stepfast_benchmarks::experiments::sizes;
 use stepfast_benchmarks::experiments::workflows::{self, IdSource, Mode, WorkflowParameters};
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, PythonArgs, Sdk, forward_stderr, parse_at_least, progress_bar};
+use super::{BenchArgs, MAX_CALLERS, MAX_COUNT, PythonArgs, Sdk, forward_stderr, parse_number, progress_bar};
 
 /// The default numbers of callers.
 const DEFAULT_CONCURRENCY: [usize; 4] = [1, 256, 2_048, 16_384];
@@ -20,21 +20,26 @@ pub(crate) struct SweepArgs {
     common: BenchArgs,
     /// Workflows in all, for each row. Processor time is counted in units of 10 ms, so a row should take seconds [default:
     /// 400 per caller, 2,000 to 300,000, divided by one more than the number of steps].
-    #[arg(long, value_parser = parse_at_least::<1>)]
+    #[arg(long, value_parser = parse_number::<1, MAX_COUNT>)]
     iterations: Option<usize>,
     /// Concurrent callers that are tasks; separate several values by commas [default: 1,256,2048,16384, unless
     /// --threads is given].
-    #[arg(long, value_delimiter = ',', value_parser = parse_at_least::<1>)]
+    #[arg(long, value_delimiter = ',', value_parser = parse_number::<1, MAX_CALLERS>)]
     concurrency: Vec<usize>,
     /// For --sdk python: concurrent callers that are threads, with sync workflows; separate several values by commas.
-    #[arg(long, value_delimiter = ',', value_parser = parse_at_least::<1>)]
+    #[arg(long, value_delimiter = ',', value_parser = parse_number::<1, MAX_CALLERS>)]
     threads: Vec<usize>,
     /// Steps in each workflow; separate several values by commas [default: 0 for workflows, 3 for steps].
-    #[arg(long, value_delimiter = ',', value_parser = parse_at_least::<0>)]
+    #[arg(long, value_delimiter = ',', value_parser = parse_number::<0, MAX_COUNT>)]
     steps: Vec<usize>,
     /// Bytes of the value that each step returns or, without steps, of input and output, from 0 to 4194304; separate
     /// several values by commas [default: the values are numbers].
-    #[arg(long, value_delimiter = ',', allow_hyphen_values = true, value_parser = parse_value_size)]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        allow_hyphen_values = true,
+        value_parser = parse_number::<0, MAX_VALUE_BYTES>
+    )]
     size: Vec<usize>,
     /// How callers start workflows; separate several values by commas [default: start,run].
     #[arg(long, value_enum, value_delimiter = ',')]
@@ -122,13 +127,5 @@ impl SweepArgs {
         bar.finish_and_clear();
         forward_stderr(&stderr);
         Ok(row)
-    }
-}
-
-/// Parses the size of a value.
-fn parse_value_size(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(size @ 0..=MAX_VALUE_BYTES) => Ok(size),
-        _ => Err(format!("give a number of bytes from 0 to {MAX_VALUE_BYTES}")),
     }
 }

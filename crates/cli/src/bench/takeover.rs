@@ -5,14 +5,14 @@ use stepfast_benchmarks::experiments::takeover::{self, TakeoverParameters, Termi
 use stepfast_benchmarks::report::table;
 use stepfast_benchmarks::worker;
 
-use super::{BenchArgs, Sdk, parse_at_least, progress_bar};
+use super::{BenchArgs, MAX_COUNT, Sdk, parse_number, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct TakeoverArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Number of kills.
-    #[arg(long, default_value_t = 20, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 20, value_parser = parse_number::<1, MAX_COUNT>)]
     kills: usize,
     /// Ask workers to end (SIGTERM) instead of killing them.
     #[arg(long)]

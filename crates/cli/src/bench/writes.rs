@@ -4,7 +4,7 @@ use clap::Args;
 use stepfast_benchmarks::experiments::writes;
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, Sdk, parse_at_least, progress_bar};
+use super::{BenchArgs, MAX_CALLERS, MAX_COUNT, Sdk, parse_number, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct WritesArgs {
@@ -12,14 +12,19 @@ pub(crate) struct WritesArgs {
     common: BenchArgs,
     /// Concurrent clients, each with a connection of its own and one row per transaction; every value of a list is
     /// measured.
-    #[arg(long, value_delimiter = ',', default_value = "1,8,32,64", value_parser = parse_at_least::<1>)]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1,8,32,64",
+        value_parser = parse_number::<1, MAX_CALLERS>
+    )]
     concurrency: Vec<usize>,
     /// Concurrent callers of one engine, whose lanes commit the rows together; separate several values by commas
     /// [default: the numbers of clients, and 256,2048,16384].
-    #[arg(long, value_delimiter = ',', value_parser = parse_at_least::<1>)]
+    #[arg(long, value_delimiter = ',', value_parser = parse_number::<1, MAX_CALLERS>)]
     callers: Vec<usize>,
     /// Database rows in all, for each row of the printed table [default: by the number of clients].
-    #[arg(long, value_parser = parse_at_least::<1>)]
+    #[arg(long, value_parser = parse_number::<1, MAX_COUNT>)]
     iterations: Option<usize>,
 }
 

@@ -4,20 +4,20 @@ use clap::Args;
 use stepfast_benchmarks::experiments::messaging::messages::{self, MessageParameters};
 use stepfast_benchmarks::report::table;
 
-use crate::bench::{BenchArgs, Sdk, parse_at_least, progress_bar};
+use crate::bench::{BenchArgs, MAX_CALLERS, MAX_COUNT, Sdk, parse_number, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct MessagesArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Messages, round trips and events that are sent one at a time.
-    #[arg(long, default_value_t = 2_000, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 2_000, value_parser = parse_number::<1, MAX_COUNT>)]
     count: usize,
     /// Tasks that send to one execution at the same time.
-    #[arg(long, default_value_t = 1_000, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 1_000, value_parser = parse_number::<1, MAX_CALLERS>)]
     senders: usize,
     /// Messages of each of these tasks.
-    #[arg(long, default_value_t = 20, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 20, value_parser = parse_number::<1, MAX_COUNT>)]
     per_sender: usize,
 }
 

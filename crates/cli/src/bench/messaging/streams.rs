@@ -4,20 +4,20 @@ use clap::Args;
 use stepfast_benchmarks::experiments::messaging::streams::{self, StreamParameters};
 use stepfast_benchmarks::report::table;
 
-use crate::bench::{BenchArgs, Sdk, parse_at_least, progress_bar};
+use crate::bench::{BenchArgs, MAX_CALLERS, MAX_COUNT, Sdk, parse_number, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct StreamsArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Values of each stream.
-    #[arg(long, default_value_t = 100_000, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 100_000, value_parser = parse_number::<1, MAX_COUNT>)]
     count: usize,
     /// Values per second to the reader in another process. Many readers get a tenth of this rate.
-    #[arg(long, default_value_t = 10_000, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 10_000, value_parser = parse_number::<1, MAX_COUNT>)]
     rate: usize,
     /// Readers of one stream.
-    #[arg(long, default_value_t = 100, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 100, value_parser = parse_number::<1, MAX_CALLERS>)]
     readers: usize,
 }
 

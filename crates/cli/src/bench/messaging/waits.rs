@@ -4,17 +4,17 @@ use clap::Args;
 use stepfast_benchmarks::experiments::messaging::waits;
 use stepfast_benchmarks::report::table;
 
-use crate::bench::{BenchArgs, Sdk, parse_at_least, progress_bar};
+use crate::bench::{BenchArgs, MAX_COUNT, Sdk, parse_number, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct WaitsArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Messages that the loop receives, suspended before each of them.
-    #[arg(long, default_value_t = 10_000, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 10_000, value_parser = parse_number::<1, MAX_COUNT>)]
     rounds: usize,
     /// Executions that are suspended on messages.
-    #[arg(long, default_value_t = 100_000, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 100_000, value_parser = parse_number::<1, MAX_COUNT>)]
     executions: usize,
 }
 

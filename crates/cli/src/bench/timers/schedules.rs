@@ -4,17 +4,17 @@ use clap::Args;
 use stepfast_benchmarks::experiments::schedules::{self, ScheduleParameters};
 use stepfast_benchmarks::report::table;
 
-use crate::bench::{BenchArgs, Sdk, parse_at_least, progress_bar};
+use crate::bench::{BenchArgs, MAX_COUNT, Sdk, parse_number, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct SchedulesArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Schedules with an instant each second.
-    #[arg(long, default_value_t = 1_000, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 1_000, value_parser = parse_number::<1, MAX_COUNT>)]
     schedules: usize,
     /// Instants of each of these schedules.
-    #[arg(long, default_value_t = 20, value_parser = parse_at_least::<1>)]
+    #[arg(long, default_value_t = 20, value_parser = parse_number::<1, MAX_COUNT>)]
     instants: usize,
 }
 

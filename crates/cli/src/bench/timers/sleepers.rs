@@ -6,14 +6,14 @@ use clap::Args;
 use stepfast_benchmarks::experiments::sleepers;
 use stepfast_benchmarks::report::table;
 
-use crate::bench::{BenchArgs, Sdk, parse_at_least, progress_bar};
+use crate::bench::{BenchArgs, MAX_COUNT, Sdk, parse_number, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct SleepersArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Executions that sleep.
-    #[arg(long, default_value_t = 1_000_000, value_parser = parse_at_least::<10>)]
+    #[arg(long, default_value_t = 1_000_000, value_parser = parse_number::<10, MAX_COUNT>)]
     iterations: usize,
     /// Time until all sleeps end, in seconds. All executions must be suspended by then.
     #[arg(long, default_value_t = 120)]
