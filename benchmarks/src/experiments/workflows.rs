@@ -170,6 +170,8 @@ pub async fn run_in_python(
         "total": parameters.total(),
         "size": size,
     });
+    // opened and closed once, so that the schema is in the file and not in the log
+    drop(target.store().await?);
     let before = target.bytes_stored().await?;
     let mut python = Python::start(python, "workflows", input)?;
     let probe = Probe::start_for_process(target, python.id()).await?;

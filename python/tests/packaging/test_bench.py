@@ -190,6 +190,14 @@ def test_program_prints_rows_of_python(program: pathlib.Path, url: str, tmp_path
     assert all(("server_us" in cost) == url.startswith("postgres") for cost in costs)
 
 
+def test_disk_bytes_of_python_exclude_the_schema(program: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    place = ["--store", "sqlite", "--directory", str(tmp_path)]
+    sweep = ["--iterations", "1", "--concurrency", "1", "--mode", "run"]
+    _, report = run_program(program, tmp_path, "workflows", "--sdk", "python", *place, *sweep)
+    # pages of 4 KiB: those of the schema alone are more than fifty
+    assert report["rows"][0]["disk_bytes_each"] < 10 * 4096
+
+
 def test_program_measures_queues_in_python(program: pathlib.Path, url: str, tmp_path: pathlib.Path) -> None:
     sweep = ("--iterations", "300", "--concurrency", "20", "--queues", "1,3", "--limit", "50")
     output, report = run_program(program, tmp_path, "queue", "--sdk", "python", "--store", url, *sweep)

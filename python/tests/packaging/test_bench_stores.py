@@ -85,14 +85,6 @@ def test_bounds_of_a_sweep_name_steps_and_size(program: pathlib.Path, tmp_path: 
         assert [cells[0], *cells[2 : 2 + len(rows)]] == [columns, *rows]
 
 
-@pytest.mark.parametrize("option", ["--iterations=0", "--concurrency=0", "--size -1", "--size 4194305"])
-def test_bounds_of_options_are_checked(option: str, program: pathlib.Path) -> None:
-    process = subprocess.run(
-        [program, "bench", "steps", *option.split()], capture_output=True, text=True, check=False
-    )
-    assert process.returncode == 2 and "give a number of" in process.stderr, process.stderr
-
-
 def test_writes_are_measured_one_by_one_and_by_lane(
     program: pathlib.Path, url: str, tmp_path: pathlib.Path
 ) -> None:
