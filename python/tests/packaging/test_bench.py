@@ -238,7 +238,7 @@ def test_program_measures_memory_in_python(program: pathlib.Path, tmp_path: path
 
 def test_program_reports_error_of_python(program: pathlib.Path, tmp_path: pathlib.Path) -> None:
     store = f"sqlite:{tmp_path}/none/a.db"
-    command = [program, "bench", "workflows", "--sdk", "python", "--python", sys.executable, "--store", store]
+    command = [program, "bench", "queue", "--sdk", "python", "--python", sys.executable, "--store", store]
     process = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert process.returncode == 1 and process.stdout == ""
     assert "the benchmark in" in process.stderr and "[SF-" in process.stderr, process.stderr
