@@ -360,6 +360,7 @@ impl Port {
     // the loop's callbacks keep the port, and the port keeps the function that reads the loop's tasks
     fn __traverse__(&self, visit: pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
         visit.call(&self.event_loop)?;
+        visit.call(&self.finished_future)?;
         self.callers.traverse(&visit)?;
         self.blocked_on.traverse(|callback| visit.call(callback))
     }

@@ -5,6 +5,8 @@ import gc
 import os
 import sys
 import threading
+import time
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -237,6 +239,24 @@ def test_unreferenced_engine_is_closed(url: str) -> None:
         await asyncio.wait_for(engine_task, 60)
 
     asyncio.run(main())
+
+
+# an exception raised by a warning would hold the loop
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_abandoned_loop_is_collected_with_its_open_engine() -> None:
+    async def main() -> None:
+        engine = await AsyncEngine("memory:").open()
+        assert await (await engine.start(counts_on_loop, 2)) == 2
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(main())
+    abandoned_loop = weakref.ref(loop)
+    del loop
+    deadline = time.monotonic() + 30
+    # a thread of the engine may hold the loop for a moment
+    while abandoned_loop() is not None and time.monotonic() < deadline:
+        gc.collect()
+    assert abandoned_loop() is None
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="descriptors are counted in /proc")

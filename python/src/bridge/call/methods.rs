@@ -283,6 +283,8 @@ impl Call {
         self.port.as_ref().and_then(|port| port.get().event_loop(py))
     }
 
+    /// Lets the loop call `function` when the code can continue: with a finished future of the loop, or with the call
+    /// itself if it was cancelled.
     #[pyo3(signature = (function, *, context))]
     #[allow(clippy::needless_pass_by_value)] // arguments that Python passes
     fn add_done_callback(slf: Bound<'_, Self>, function: Py<PyAny>, context: Py<PyAny>) {
