@@ -317,9 +317,11 @@ async fn changes_apply_without_a_worker(fixture: &dyn StoreFixture) {
     let client = Client::open(fixture.store()).await.unwrap();
     let workflow = noop();
     let schedule = Schedule::new("s", &workflow, &7).unwrap().every(HOUR);
+    let before = fixture.now();
     client.set_schedule(&schedule).await.unwrap();
     let view = client.schedule("s").await.unwrap();
-    assert!(view.next.is_some_and(|next| next > fixture.now()), "{view:?}");
+    // the hour may end here
+    assert!(view.next.is_some_and(|next| next > before), "{view:?}");
     client.pause_schedule("s", "").await.unwrap();
     assert!(client.schedule("s").await.unwrap().pause.is_some());
     client.resume_schedule("s").await.unwrap();
