@@ -147,8 +147,8 @@ async fn end_registration(
     held: &[Call],
 ) {
     let owner = row(other, id).await.owner.unwrap();
-    // the lease is not renewed
-    store.hold_calls(&[Call::Heartbeat]);
+    // the lease is not renewed; a flush that is fenced before the loop below ends does not register again
+    store.hold_calls(&[&[Call::Heartbeat], held].concat());
     fixture.mark_dead(owner).await;
     while row(other, id).await.owner == Some(owner) {
         tokio::task::yield_now().await;
