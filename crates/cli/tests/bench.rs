@@ -190,11 +190,46 @@ fn numbers_that_cannot_be_measured_are_refused() {
     }
 }
 
+/// Returns the options of an experiment whose values are numbers.
+fn number_options(experiment: &str) -> Vec<String> {
+    const OTHERS: [&str; 8] = ["store", "durability", "directory", "json", "python", "plot", "sdk", "mode"];
+    let help = String::from_utf8(bench(&[experiment, "--help"]).stdout).unwrap();
+    let with_values = help.lines().filter_map(|line| line.trim().strip_prefix("--")?.split_once(" <"));
+    with_values
+        .map(|(option, _)| option.to_owned())
+        .filter(|option| !OTHERS.contains(&option.as_str()))
+        .collect()
+}
+
+#[test]
+fn every_number_has_a_maximum() {
+    let help = String::from_utf8(bench(&["--help"]).stdout).unwrap();
+    let experiments = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let experiments = experiments.map_while(|line| line.split_whitespace().next());
+    let mut options = 0;
+    for experiment in experiments.filter(|name| *name != "help") {
+        for option in number_options(experiment) {
+            // an accepted number would fail at the store
+            let output = bench(&[experiment, &format!("--{option}"), "1000000000000", "--store", "nowhere:"]);
+            let message = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(2), "{experiment} --{option}: {message}");
+            assert!(message.contains("give a number from"), "{experiment} --{option}: {message}");
+            options += 1;
+        }
+    }
+    assert!(options > 50, "{options} options found");
+}
+
 #[test]
 fn path_of_report_is_checked_before_the_measurement() {
     let folder = tempfile::tempdir().unwrap();
     let absent = folder.path().join("absent").join("report.json");
-    for (path, says) in [(absent.as_path(), "create it first"), (folder.path(), "give the path of a file")] {
+    for (path, says) in [
+        (absent.as_path(), "create it first"),
+        (folder.path(), "give the path of a file"),
+        (Path::new("absent/"), "give the path of a file"),
+        (Path::new(""), "a value is required"),
+    ] {
         let output = bench(&["workflows", "--json", path.to_str().unwrap()]);
         let message = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(2) && message.contains(says), "{message}");

@@ -11,13 +11,18 @@ pub(crate) struct BacklogArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Executions that wait behind the running ones; separate several values by commas.
-    #[arg(long, value_delimiter = ',', default_value = "0,1000000,2000000")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "0,1000000,2000000",
+        value_parser = parse_number::<usize, 0, MAX_COUNT>
+    )]
     backlog: Vec<usize>,
     /// Executions in each run.
-    #[arg(long, default_value_t = 100_000, value_parser = parse_number::<100, MAX_COUNT>)]
+    #[arg(long, default_value_t = 100_000, value_parser = parse_number::<usize, 100, MAX_COUNT>)]
     iterations: usize,
     /// Runs for each number of waiting executions, alternating with an empty queue for comparison; the median counts.
-    #[arg(long, default_value_t = 5, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, default_value_t = 5, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     runs: usize,
 }
 

@@ -6,7 +6,7 @@ use clap::Args;
 use stepfast_benchmarks::experiments::batching::{self, BatchingParameters};
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, MAX_CALLERS, MAX_COUNT, PythonArgs, Sdk, parse_number, progress_bar};
+use super::{BenchArgs, MAX_CALLERS, MAX_COUNT, MAX_SECONDS, PythonArgs, Sdk, parse_number, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct BatchingArgs {
@@ -17,25 +17,30 @@ pub(crate) struct BatchingArgs {
         long,
         value_delimiter = ',',
         default_value = "1,10,100,1000,2000,5000,10000,20000",
-        value_parser = parse_number::<1, MAX_COUNT>
+        value_parser = parse_number::<usize, 1, MAX_COUNT>
     )]
     batch: Vec<usize>,
     /// Seconds for which each number of items per call, and each number of callers, is measured.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 3, value_parser = parse_number::<u64, 1, MAX_SECONDS>)]
     seconds: u64,
     /// Items of the batches that run to their ends; separate several values by commas.
-    #[arg(long, value_delimiter = ',', default_value = "1000000")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1000000",
+        value_parser = parse_number::<u64, 0, MAX_COUNT>
+    )]
     items: Vec<u64>,
     /// Tasks that start executions by single calls; separate several values by commas.
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "1,64,1000",
-        value_parser = parse_number::<1, MAX_CALLERS>
+        value_parser = parse_number::<usize, 1, MAX_CALLERS>
     )]
     callers: Vec<usize>,
     /// Finished items among which ids are searched for, also among a tenth as many single executions; 0 for no search.
-    #[arg(long, default_value_t = 1_000_000)]
+    #[arg(long, default_value_t = 1_000_000, value_parser = parse_number::<u64, 0, MAX_COUNT>)]
     search_items: u64,
     /// The language whose API is measured; Python's API is measured in processes of its own.
     #[arg(long, value_enum, default_value = "rust")]

@@ -15,10 +15,10 @@ pub(crate) struct GraphBenchArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Executions in all, for each row.
-    #[arg(long, default_value_t = 150, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, default_value_t = 150, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     iterations: usize,
     /// Executions that run at a time; separate several values by commas.
-    #[arg(long, value_delimiter = ',', default_value = "32", value_parser = parse_number::<1, MAX_CALLERS>)]
+    #[arg(long, value_delimiter = ',', default_value = "32", value_parser = parse_number::<usize, 1, MAX_CALLERS>)]
     concurrency: Vec<usize>,
     /// The language whose API is measured; Python's API is measured in a single process.
     #[arg(long, value_enum, default_value = "rust")]
@@ -71,11 +71,11 @@ pub(crate) struct LargeGraphArgs {
         long,
         value_delimiter = ',',
         default_value = "1000,10000",
-        value_parser = parse_number::<1, MAX_COUNT>
+        value_parser = parse_number::<usize, 1, MAX_COUNT>
     )]
     tasks: Vec<usize>,
     /// Turns. In each turn, every graph runs, and a small graph runs several times.
-    #[arg(long, default_value_t = 5, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, default_value_t = 5, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     runs: usize,
 }
 

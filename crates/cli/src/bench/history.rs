@@ -16,17 +16,17 @@ pub(crate) struct HistoryArgs {
         long,
         value_delimiter = ',',
         default_value = "1000000,3000000",
-        value_parser = parse_number::<1, MAX_COUNT>
+        value_parser = parse_number::<usize, 1, MAX_COUNT>
     )]
     executions: Vec<usize>,
     /// Concurrent callers.
-    #[arg(long, default_value_t = 2_048, value_parser = parse_number::<1, MAX_CALLERS>)]
+    #[arg(long, default_value_t = 2_048, value_parser = parse_number::<usize, 1, MAX_CALLERS>)]
     concurrency: usize,
     /// Workflows in each run.
-    #[arg(long, default_value_t = 100_000, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, default_value_t = 100_000, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     iterations: usize,
     /// Runs of each mode for each number of stored executions, and as many on empty stores; the median counts.
-    #[arg(long, default_value_t = 5, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, default_value_t = 5, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     runs: usize,
 }
 

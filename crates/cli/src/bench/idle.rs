@@ -4,20 +4,20 @@ use clap::Args;
 use stepfast_benchmarks::experiments::idle;
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, MAX_COUNT, Sdk, parse_number, progress_bar};
+use super::{BenchArgs, MAX_COUNT, MAX_SECONDS, Sdk, parse_number, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct IdleArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Duration for which the engine is idle, in seconds.
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 30, value_parser = parse_number::<u64, 1, MAX_SECONDS>)]
     seconds: u64,
     /// Queues that are declared and always empty.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = parse_number::<usize, 0, MAX_COUNT>)]
     queues: usize,
     /// Workflows that are started afterwards, one at a time.
-    #[arg(long, default_value_t = 200, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, default_value_t = 200, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     iterations: usize,
 }
 

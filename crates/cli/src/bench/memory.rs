@@ -11,7 +11,7 @@ pub(crate) struct MemoryArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Executions that wait, or are started, at once.
-    #[arg(long, default_value_t = 100_000, value_parser = parse_number::<2_000, MAX_COUNT>)]
+    #[arg(long, default_value_t = 100_000, value_parser = parse_number::<usize, 2_000, MAX_COUNT>)]
     iterations: usize,
     /// The language whose API is measured.
     #[arg(long, value_enum, default_value = "rust")]

@@ -19,6 +19,7 @@ mod writes;
 use std::path::PathBuf;
 
 use anyhow::Context;
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use stepfast_benchmarks::experiments::flush;
@@ -35,6 +36,12 @@ use crate::output;
 const MAX_COUNT: usize = 100_000_000;
 /// Maximum number of concurrent callers.
 const MAX_CALLERS: usize = 1_000_000;
+/// Maximum number of worker processes.
+const MAX_WORKERS: usize = 1_000;
+/// Maximum of a duration, in seconds: a day.
+const MAX_SECONDS: usize = 24 * 60 * 60;
+/// Maximum number of executions per second.
+const MAX_PER_SECOND: usize = 1_000_000;
 
 /// The experiments.
 #[derive(Subcommand)]
@@ -135,7 +142,7 @@ struct BenchArgs {
     #[arg(long)]
     directory: Option<PathBuf>,
     /// Also write the figures to this file, as JSON.
-    #[arg(long, value_parser = parse_output_path)]
+    #[arg(long, value_parser = PathBufValueParser::new().try_map(check_output_path))]
     json: Option<PathBuf>,
 }
 
@@ -174,14 +181,14 @@ pub(crate) struct FlushArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Repetitions for each row.
-    #[arg(long, default_value_t = 500, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, default_value_t = 500, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     iterations: usize,
     /// Bytes in each write; separate several values by commas.
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "100,8192,1048576",
-        value_parser = parse_number::<1, MAX_COUNT>
+        value_parser = parse_number::<usize, 1, MAX_COUNT>
     )]
     size: Vec<usize>,
 }
@@ -202,19 +209,19 @@ impl FlushArgs {
 }
 
 /// Parses a number from `MIN` to `MAX`.
-fn parse_number<const MIN: usize, const MAX: usize>(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(number) if (MIN..=MAX).contains(&number) => Ok(number),
-        _ => Err(format!("give a number from {MIN} to {MAX}")),
-    }
+fn parse_number<N: TryFrom<usize>, const MIN: usize, const MAX: usize>(text: &str) -> Result<N, String> {
+    let number = text.parse().ok().filter(|number| (MIN..=MAX).contains(number));
+    number
+        .and_then(|number| N::try_from(number).ok())
+        .ok_or_else(|| format!("give a number from {MIN} to {MAX}"))
 }
 
-/// Parses the path of a file that can be written. The check precedes the measurements, which may take hours.
-fn parse_output_path(text: &str) -> Result<PathBuf, String> {
-    let path = PathBuf::from(text);
+/// Returns `path` if it names a file in a directory that exists. The check precedes the measurements, which may take hours.
+fn check_output_path(path: PathBuf) -> Result<PathBuf, String> {
+    let is_directory = path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/");
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     match directory {
-        _ if path.is_dir() => Err("this is a directory: give the path of a file".to_owned()),
+        _ if is_directory => Err("this is a directory: give the path of a file".to_owned()),
         Some(directory) if !directory.is_dir() => {
             Err(format!("there is no directory {}: create it first", directory.display()))
         }

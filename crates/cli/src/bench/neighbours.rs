@@ -11,22 +11,22 @@ pub(crate) struct NeighboursArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Finished executions of the other service.
-    #[arg(long, default_value_t = 10_000_000)]
+    #[arg(long, default_value_t = 10_000_000, value_parser = parse_number::<usize, 0, MAX_COUNT>)]
     finished: usize,
     /// Executions of the other service that wait in queues.
-    #[arg(long, default_value_t = 1_000_000)]
+    #[arg(long, default_value_t = 1_000_000, value_parser = parse_number::<usize, 0, MAX_COUNT>)]
     waiting: usize,
     /// Executions of the other service that sleep.
-    #[arg(long, default_value_t = 1_000_000)]
+    #[arg(long, default_value_t = 1_000_000, value_parser = parse_number::<usize, 0, MAX_COUNT>)]
     sleeping: usize,
     /// Concurrent callers.
-    #[arg(long, default_value_t = 2_048, value_parser = parse_number::<1, MAX_CALLERS>)]
+    #[arg(long, default_value_t = 2_048, value_parser = parse_number::<usize, 1, MAX_CALLERS>)]
     concurrency: usize,
     /// Executions in each run.
-    #[arg(long, default_value_t = 100_000, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, default_value_t = 100_000, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     iterations: usize,
     /// Runs of each operation beside the other service, and as many alone; the median counts.
-    #[arg(long, default_value_t = 5, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, default_value_t = 5, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     runs: usize,
 }
 

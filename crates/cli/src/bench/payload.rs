@@ -4,15 +4,15 @@ use clap::Args;
 use stepfast_benchmarks::experiments::payload;
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, PythonArgs, Sdk, forward_stderr, progress_bar};
+use super::{BenchArgs, MAX_COUNT, PythonArgs, Sdk, forward_stderr, parse_number, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct PayloadArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Measured rounds; every variant runs once in each.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(5..))]
-    iterations: u32,
+    #[arg(long, default_value_t = 20, value_parser = parse_number::<usize, 5, MAX_COUNT>)]
+    iterations: usize,
     /// The language whose API is measured.
     #[arg(long, value_enum, default_value = "python")]
     sdk: Sdk,
@@ -26,7 +26,7 @@ impl PayloadArgs {
             Sdk::Rust => payload::Sdk::Rust,
             Sdk::Python => payload::Sdk::Python(self.python.find()),
         };
-        let runs = self.iterations as usize;
+        let runs = self.iterations;
         let bar = progress_bar(payload::rounds(runs));
         bar.set_message("rounds");
         let progress = |done| bar.set_position(done);

@@ -6,32 +6,35 @@ use stepfast_benchmarks::experiments::queue::pauses::{self, PauseParameters};
 use stepfast_benchmarks::experiments::queue::{self, QueueParameters};
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, MAX_CALLERS, MAX_COUNT, PythonArgs, Sdk, forward_stderr, parse_number, progress_bar};
+use super::{
+    BenchArgs, MAX_CALLERS, MAX_COUNT, MAX_PER_SECOND, MAX_WORKERS, PythonArgs, Sdk, forward_stderr,
+    parse_number, progress_bar,
+};
 
 #[derive(Args)]
 pub(crate) struct QueueBenchArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Workflows in all, for each row.
-    #[arg(long, default_value_t = 300_000, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, default_value_t = 300_000, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     iterations: usize,
     /// Concurrent callers that enqueue workflows.
-    #[arg(long, default_value_t = 2_048, value_parser = parse_number::<1, MAX_CALLERS>)]
+    #[arg(long, default_value_t = 2_048, value_parser = parse_number::<usize, 1, MAX_CALLERS>)]
     concurrency: usize,
     /// Number of queues; separate several values by commas.
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "1,2,4,8",
-        value_parser = parse_number::<1, MAX_COUNT>
+        value_parser = parse_number::<usize, 1, MAX_COUNT>
     )]
     queues: Vec<usize>,
     /// Worker processes in addition to the process that enqueues workflows. With 0, that process also runs them.
     /// Separate several values by commas [default: 0,1,2; with --sdk python 0].
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = parse_number::<usize, 0, MAX_WORKERS>)]
     workers: Vec<usize>,
     /// Maximum number of executions that run at a time in each queue [default: no limit].
-    #[arg(long)]
+    #[arg(long, value_parser = parse_number::<u32, 1, MAX_COUNT>)]
     limit: Option<u32>,
     /// The language whose API is measured; Python's API is measured in a single process.
     #[arg(long, value_enum, default_value = "rust")]
@@ -83,20 +86,20 @@ pub(crate) struct PausesArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Executions that are queued per second.
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(100..))]
+    #[arg(long, default_value_t = 10_000, value_parser = parse_number::<u64, 100, MAX_PER_SECOND>)]
     per_second: u64,
     /// Workers, each in a process of its own.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
-    workers: u32,
+    #[arg(long, default_value_t = 4, value_parser = parse_number::<usize, 1, MAX_WORKERS>)]
+    workers: usize,
     /// Pauses of the queue, and as many changes of its limit.
-    #[arg(long, default_value_t = 100, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, default_value_t = 100, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     changes: usize,
 }
 
 impl PausesArgs {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let Self { common, per_second, workers, changes } = self;
-        let parameters = PauseParameters { per_second, workers: workers as usize, changes };
+        let parameters = PauseParameters { per_second, workers, changes };
         let bar = progress_bar(2 * changes as u64);
         let progress = |done, message: &str| {
             bar.set_position(done);

@@ -4,7 +4,7 @@ use clap::Args;
 use stepfast_benchmarks::experiments::queue::rate::{self, RateParameters};
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, MAX_COUNT, Sdk, parse_number, progress_bar};
+use super::{BenchArgs, MAX_PER_SECOND, MAX_SECONDS, MAX_WORKERS, Sdk, parse_number, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct RateArgs {
@@ -15,15 +15,15 @@ pub(crate) struct RateArgs {
         long,
         value_delimiter = ',',
         default_value = "10,50,200",
-        value_parser = clap::value_parser!(u32).range(1..)
+        value_parser = parse_number::<u32, 1, MAX_PER_SECOND>
     )]
     per_second: Vec<u32>,
     /// Worker processes in addition to the process that enqueues workflows. With 0, that process also runs them.
     /// Separate several values by commas.
-    #[arg(long, value_delimiter = ',', default_value = "0,2")]
+    #[arg(long, value_delimiter = ',', default_value = "0,2", value_parser = parse_number::<usize, 0, MAX_WORKERS>)]
     workers: Vec<usize>,
     /// Duration, in seconds.
-    #[arg(long, default_value_t = 10, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, default_value_t = 10, value_parser = parse_number::<usize, 1, MAX_SECONDS>)]
     seconds: usize,
 }
 

@@ -20,17 +20,17 @@ pub(crate) struct SweepArgs {
     common: BenchArgs,
     /// Workflows in all, for each row. Processor time is counted in units of 10 ms, so a row should take seconds [default:
     /// 400 per caller, 2,000 to 300,000, divided by one more than the number of steps].
-    #[arg(long, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     iterations: Option<usize>,
     /// Concurrent callers that are tasks; separate several values by commas [default: 1,256,2048,16384, unless
     /// --threads is given].
-    #[arg(long, value_delimiter = ',', value_parser = parse_number::<1, MAX_CALLERS>)]
+    #[arg(long, value_delimiter = ',', value_parser = parse_number::<usize, 1, MAX_CALLERS>)]
     concurrency: Vec<usize>,
     /// For --sdk python: concurrent callers that are threads, with sync workflows; separate several values by commas.
-    #[arg(long, value_delimiter = ',', value_parser = parse_number::<1, MAX_CALLERS>)]
+    #[arg(long, value_delimiter = ',', value_parser = parse_number::<usize, 1, MAX_CALLERS>)]
     threads: Vec<usize>,
     /// Steps in each workflow; separate several values by commas [default: 0 for workflows, 3 for steps].
-    #[arg(long, value_delimiter = ',', value_parser = parse_number::<0, MAX_COUNT>)]
+    #[arg(long, value_delimiter = ',', value_parser = parse_number::<usize, 0, MAX_COUNT>)]
     steps: Vec<usize>,
     /// Bytes of the value that each step returns or, without steps, of input and output, from 0 to 4194304; separate
     /// several values by commas [default: the values are numbers].
@@ -38,7 +38,7 @@ pub(crate) struct SweepArgs {
         long,
         value_delimiter = ',',
         allow_hyphen_values = true,
-        value_parser = parse_number::<0, MAX_VALUE_BYTES>
+        value_parser = parse_number::<usize, 0, MAX_VALUE_BYTES>
     )]
     size: Vec<usize>,
     /// How callers start workflows; separate several values by commas [default: start,run].

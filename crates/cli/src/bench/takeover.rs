@@ -5,23 +5,23 @@ use stepfast_benchmarks::experiments::takeover::{self, TakeoverParameters, Termi
 use stepfast_benchmarks::report::table;
 use stepfast_benchmarks::worker;
 
-use super::{BenchArgs, MAX_COUNT, Sdk, parse_number, progress_bar};
+use super::{BenchArgs, MAX_COUNT, MAX_WORKERS, Sdk, parse_number, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct TakeoverArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Number of kills.
-    #[arg(long, default_value_t = 20, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, default_value_t = 20, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     kills: usize,
     /// Ask workers to end (SIGTERM) instead of killing them.
     #[arg(long)]
     drain: bool,
     /// Workers, each in a process of its own.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..))]
-    workers: u32,
+    #[arg(long, default_value_t = 3, value_parser = parse_number::<usize, 2, MAX_WORKERS>)]
+    workers: usize,
     /// Long executions, in all.
-    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 12, value_parser = parse_number::<u32, 1, MAX_COUNT>)]
     executions: u32,
 }
 
@@ -32,8 +32,7 @@ impl TakeoverArgs {
         let bar = progress_bar(kills as u64);
         bar.set_message(if drain { "workers asked to end" } else { "workers killed" });
         let progress = |done| bar.set_position(done);
-        let parameters =
-            TakeoverParameters { termination: end, times: kills, workers: workers as usize, executions };
+        let parameters = TakeoverParameters { termination: end, times: kills, workers, executions };
         let (row, figures) = takeover::run(&common.place(), parameters, &progress).await?;
         bar.finish_and_clear();
         let report =

@@ -16,15 +16,15 @@ pub(crate) struct WritesArgs {
         long,
         value_delimiter = ',',
         default_value = "1,8,32,64",
-        value_parser = parse_number::<1, MAX_CALLERS>
+        value_parser = parse_number::<usize, 1, MAX_CALLERS>
     )]
     concurrency: Vec<usize>,
     /// Concurrent callers of one engine, whose lanes commit the rows together; separate several values by commas
     /// [default: the numbers of clients, and 256,2048,16384].
-    #[arg(long, value_delimiter = ',', value_parser = parse_number::<1, MAX_CALLERS>)]
+    #[arg(long, value_delimiter = ',', value_parser = parse_number::<usize, 1, MAX_CALLERS>)]
     callers: Vec<usize>,
     /// Database rows in all, for each row of the printed table [default: by the number of clients].
-    #[arg(long, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     iterations: Option<usize>,
 }
 

@@ -11,13 +11,13 @@ pub(crate) struct MessagesArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Messages, round trips and events that are sent one at a time.
-    #[arg(long, default_value_t = 2_000, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, default_value_t = 2_000, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     count: usize,
     /// Tasks that send to one execution at the same time.
-    #[arg(long, default_value_t = 1_000, value_parser = parse_number::<1, MAX_CALLERS>)]
+    #[arg(long, default_value_t = 1_000, value_parser = parse_number::<usize, 1, MAX_CALLERS>)]
     senders: usize,
     /// Messages of each of these tasks.
-    #[arg(long, default_value_t = 20, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, default_value_t = 20, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     per_sender: usize,
 }
 

@@ -11,13 +11,13 @@ pub(crate) struct StreamsArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Values of each stream.
-    #[arg(long, default_value_t = 100_000, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, default_value_t = 100_000, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     count: usize,
     /// Values per second to the reader in another process. Many readers get a tenth of this rate.
-    #[arg(long, default_value_t = 10_000, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, default_value_t = 10_000, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     rate: usize,
     /// Readers of one stream.
-    #[arg(long, default_value_t = 100, value_parser = parse_number::<1, MAX_CALLERS>)]
+    #[arg(long, default_value_t = 100, value_parser = parse_number::<usize, 1, MAX_CALLERS>)]
     readers: usize,
 }
 

@@ -11,10 +11,10 @@ pub(crate) struct WaitsArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Messages that the loop receives, suspended before each of them.
-    #[arg(long, default_value_t = 10_000, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, default_value_t = 10_000, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     rounds: usize,
     /// Executions that are suspended on messages.
-    #[arg(long, default_value_t = 100_000, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, default_value_t = 100_000, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     executions: usize,
 }
 

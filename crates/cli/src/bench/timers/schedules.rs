@@ -11,10 +11,10 @@ pub(crate) struct SchedulesArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Schedules with an instant each second.
-    #[arg(long, default_value_t = 1_000, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, default_value_t = 1_000, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     schedules: usize,
     /// Instants of each of these schedules.
-    #[arg(long, default_value_t = 20, value_parser = parse_number::<1, MAX_COUNT>)]
+    #[arg(long, default_value_t = 20, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     instants: usize,
 }
 

@@ -6,17 +6,17 @@ use clap::Args;
 use stepfast_benchmarks::experiments::sleepers;
 use stepfast_benchmarks::report::table;
 
-use crate::bench::{BenchArgs, MAX_COUNT, Sdk, parse_number, progress_bar};
+use crate::bench::{BenchArgs, MAX_COUNT, MAX_SECONDS, Sdk, parse_number, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct SleepersArgs {
     #[command(flatten)]
     common: BenchArgs,
     /// Executions that sleep.
-    #[arg(long, default_value_t = 1_000_000, value_parser = parse_number::<10, MAX_COUNT>)]
+    #[arg(long, default_value_t = 1_000_000, value_parser = parse_number::<usize, 10, MAX_COUNT>)]
     iterations: usize,
     /// Time until all sleeps end, in seconds. All executions must be suspended by then.
-    #[arg(long, default_value_t = 120)]
+    #[arg(long, default_value_t = 120, value_parser = parse_number::<u64, 0, MAX_SECONDS>)]
     seconds: u64,
 }
 
