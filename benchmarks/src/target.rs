@@ -227,6 +227,13 @@ impl Target {
         Ok(Some(len(path) + len(log)))
     }
 
+    /// Returns the size of the store in bytes before a run. Opens and closes the store once, so that the schema is in the file and
+    /// not in the log.
+    pub async fn bytes_before_run(&self) -> Result<Option<u64>, Error> {
+        drop(self.store().await?);
+        self.bytes_stored().await
+    }
+
     /// Returns the bytes written so far. Only differences are meaningful.
     pub async fn bytes_written(&self) -> u64 {
         match &self.postgres {

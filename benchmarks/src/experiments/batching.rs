@@ -197,7 +197,7 @@ async fn measure_run(
     steps: u32,
     parameters: &BatchingParameters,
 ) -> anyhow::Result<(Row, Vec<Figure>)> {
-    let before = target.bytes_stored().await?;
+    let before = target.bytes_before_run().await?;
     let (row, submitted_ms) = match parameters.in_python("run", json!({ "items": items, "steps": steps })) {
         Some(operation) => operation.measure(&target.url)?,
         None => run_batch(target, items, steps).await?,

@@ -51,9 +51,7 @@ pub async fn run(
 ) -> Result<Row, Error> {
     let WorkflowParameters { mode, concurrency, steps, .. } = parameters;
     let workflow = workflow(steps, size);
-    // opened and closed once, so that the schema is in the file and not in the log
-    drop(target.store().await?);
-    let before = target.bytes_stored().await?;
+    let before = target.bytes_before_run().await?;
     let builder = Engine::builder(target.store().await?).register(&workflow);
     let engine = builder.max_running(concurrency.max(10_000) + 1).open().await?;
     let input = if steps == 0 { size } else { 0 };

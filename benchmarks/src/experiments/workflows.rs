@@ -97,9 +97,7 @@ pub async fn run(
     parameters: WorkflowParameters,
     progress: &dyn Fn(u64),
 ) -> Result<Row, Error> {
-    // opened and closed once, so that the schema is in the file and not in the log
-    drop(target.store().await?);
-    let before = target.bytes_stored().await?;
+    let before = target.bytes_before_run().await?;
     let (engine, workflow) = open(target, parameters.concurrency).await?;
     let (mut row, observation) = measure(&engine, &workflow, target, parameters, progress).await?;
     engine.shutdown(Duration::from_secs(10)).await?;
@@ -170,9 +168,7 @@ pub async fn run_in_python(
         "total": parameters.total(),
         "size": size,
     });
-    // opened and closed once, so that the schema is in the file and not in the log
-    drop(target.store().await?);
-    let before = target.bytes_stored().await?;
+    let before = target.bytes_before_run().await?;
     let mut python = Python::start(python, "workflows", input)?;
     let probe = Probe::start_for_process(target, python.id()).await?;
     let mut row: Row = python.resume_until("row", progress)?;
