@@ -190,6 +190,20 @@ fn numbers_that_cannot_be_measured_are_refused() {
     }
 }
 
+#[test]
+fn bytes_of_items_exclude_the_schema() {
+    let sizes = ["--items", "200", "--batch", "1", "--callers", "1", "--search-items", "0"];
+    let (_, report) = run_bench(&[&["batching", "--seconds", "1"], &sizes[..]].concat());
+    let figures = report["figures"].as_array().unwrap();
+    let stored: Vec<_> = figures
+        .iter()
+        .filter(|figure| figure["name"].as_str().unwrap().ends_with("stored per item"))
+        .map(|figure| figure["value"].as_f64().unwrap())
+        .collect();
+    // the schema would add a thousand bytes per item; a few items fit into its pages
+    assert!(!stored.is_empty() && stored.iter().all(|bytes| (0.0..800.0).contains(bytes)), "{stored:?}");
+}
+
 /// Returns the options of an experiment whose values are numbers.
 fn number_options(experiment: &str) -> Vec<String> {
     const OTHERS: [&str; 8] = ["store", "durability", "directory", "json", "python", "plot", "sdk", "mode"];
