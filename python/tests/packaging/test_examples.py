@@ -8,7 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
@@ -115,15 +117,24 @@ def test_every_example_has_its_test() -> None:
     }
 
 
+def last_reported_orders() -> int:
+    """Returns the number of orders of the last night's day: the tenth day is reported at two o'clock."""
+    return 10 if datetime.now(ZoneInfo("Europe/Berlin")).hour >= 2 else 9
+
+
 def test_nights_are_reported(tmp_path: pathlib.Path) -> None:
+    possible_last = {last_reported_orders()}
     first, header, *rows = run("nightly", tmp_path).splitlines()
+    possible_last.add(last_reported_orders())
     assert first == "nights of the last week: 7"
     assert header.split() == ["day", "orders", "EUR", "instant"]
     *nights, by_hand = [row.split(maxsplit=3) for row in rows]
-    assert [row[1:3] for row in nights] == [[str(n), str(5 * n)] for n in range(4, 11)]
+    last = int(nights[-1][1])
+    assert last in possible_last
+    assert [row[1:3] for row in nights] == [[str(n), str(5 * n)] for n in range(last - 6, last + 1)]
     assert all(re.fullmatch(r"\S+T0[01]:00:00Z", row[3]) for row in nights)
-    # the same day, at another time
-    assert by_hand == [*nights[-1][:3], "by hand"]
+    # yesterday, at any time
+    assert by_hand[1:] == ["10", "50", "by hand"]
 
 
 def test_payload_size_prints_its_table(tmp_path: pathlib.Path) -> None:
