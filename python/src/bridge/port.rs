@@ -30,8 +30,11 @@ use crate::runtime::enter_runtime;
 
 /// Maximum number of messages taken per wake-up, so that the loop can do its other work.
 const MAX_MESSAGES_PER_DRAIN: usize = 256;
-/// Number of messages whose tasks share one flush burst, so that one flush contains their Writes.
-const MESSAGES_PER_FLUSH_BURST: usize = 64;
+/// Minimum number of messages whose tasks share one flush burst, so that one flush contains their Writes.
+const MIN_MESSAGES_PER_FLUSH_BURST: usize = 64;
+/// A flush burst takes the messages that wait, divided by this number, if these are more than the minimum. The loop handles
+/// the others while the burst's Writes are flushed.
+const FLUSH_BURSTS_PER_MAILBOX: usize = 3;
 
 thread_local! {
     /// The flush burst that this thread has open.
@@ -294,11 +297,12 @@ impl Port {
         if let Some(fd) = &this.mailbox.event_fd {
             let _ = rustix::io::read(fd, &mut buffer);
         }
-        let (messages, has_more) = this.mailbox.messages.with(|messages| {
-            let count = messages.len().min(MAX_MESSAGES_PER_DRAIN);
-            (messages.drain(..count).collect::<Vec<_>>(), !messages.is_empty())
+        let (messages, waiting) = this.mailbox.messages.with(|messages| {
+            let waiting = messages.len();
+            (messages.drain(..waiting.min(MAX_MESSAGES_PER_DRAIN)).collect::<Vec<_>>(), waiting)
         });
-        if let (true, Some(fd)) = (has_more, &this.mailbox.event_fd) {
+        let messages_per_burst = (waiting / FLUSH_BURSTS_PER_MAILBOX).max(MIN_MESSAGES_PER_FLUSH_BURST);
+        if let (true, Some(fd)) = (waiting > messages.len(), &this.mailbox.event_fd) {
             let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
         }
         let engine = this.engine.with(|engine| engine.clone());
@@ -306,7 +310,7 @@ impl Port {
         let mut messages = messages.into_iter();
         while messages.len() > 0 {
             let _burst = engine.as_ref().map(FlushBurstScope::begin);
-            for message in messages.by_ref().take(MESSAGES_PER_FLUSH_BURST) {
+            for message in messages.by_ref().take(messages_per_burst) {
                 let taken = match message {
                     Message::Wake(waiter) => this.resume_waiter(py, &waiter),
                     other => message_to_python(py, other, Some(slf))
