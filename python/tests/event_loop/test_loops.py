@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from watched_process import HANG_TIMEOUT
 
 from stepfast import AsyncEngine, AsyncHandle, Error, InvalidArgument, Unavailable, sleep, step, workflow
 
@@ -252,7 +253,7 @@ def test_abandoned_loop_is_collected_with_its_open_engine() -> None:
     loop.run_until_complete(main())
     abandoned_loop = weakref.ref(loop)
     del loop
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + HANG_TIMEOUT
     # a thread of the engine may hold the loop for a moment
     while abandoned_loop() is not None and time.monotonic() < deadline:
         gc.collect()

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -134,7 +134,8 @@ def test_nights_are_reported(tmp_path: pathlib.Path) -> None:
     assert [row[1:3] for row in nights] == [[str(n), str(5 * n)] for n in range(last - 6, last + 1)]
     assert all(re.fullmatch(r"\S+T0[01]:00:00Z", row[3]) for row in nights)
     # yesterday, at any time
-    assert by_hand[1:] == ["10", "50", "by hand"]
+    yesterday = date.fromisoformat(nights[-1][0]) + timedelta(days=10 - last)
+    assert by_hand == [str(yesterday), "10", "50", "by hand"]
 
 
 def test_payload_size_prints_its_table(tmp_path: pathlib.Path) -> None:
