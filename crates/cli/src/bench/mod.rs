@@ -40,7 +40,7 @@ const MAX_CALLERS: usize = 1_000_000;
 const MAX_WORKERS: usize = 1_000;
 /// Maximum of a duration, in seconds: a day.
 const MAX_SECONDS: usize = 24 * 60 * 60;
-/// Maximum number of executions per second.
+/// Maximum rate: executions or values per second.
 const MAX_PER_SECOND: usize = 1_000_000;
 
 /// The experiments.

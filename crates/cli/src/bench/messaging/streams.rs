@@ -4,7 +4,7 @@ use clap::Args;
 use stepfast_benchmarks::experiments::messaging::streams::{self, StreamParameters};
 use stepfast_benchmarks::report::table;
 
-use crate::bench::{BenchArgs, MAX_CALLERS, MAX_COUNT, Sdk, parse_number, progress_bar};
+use crate::bench::{BenchArgs, MAX_CALLERS, MAX_COUNT, MAX_PER_SECOND, Sdk, parse_number, progress_bar};
 
 #[derive(Args)]
 pub(crate) struct StreamsArgs {
@@ -14,7 +14,7 @@ pub(crate) struct StreamsArgs {
     #[arg(long, default_value_t = 100_000, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     count: usize,
     /// Values per second to the reader in another process. Many readers get a tenth of this rate.
-    #[arg(long, default_value_t = 10_000, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
+    #[arg(long, default_value_t = 10_000, value_parser = parse_number::<usize, 1, MAX_PER_SECOND>)]
     rate: usize,
     /// Readers of one stream.
     #[arg(long, default_value_t = 100, value_parser = parse_number::<usize, 1, MAX_CALLERS>)]
