@@ -29,6 +29,7 @@ super::cases![
     receiver_may_start_and_end_in_the_flush_of_its_message,
     kept_messages_are_forwarded_with_their_ids,
     id_of_a_sent_message_is_recorded_at_its_address,
+    forward_without_messages_reads_no_ids,
     forwarded_messages_are_received_before_later_ones,
     forwarded_message_wakes_its_receiver,
     pending_messages_are_counted_by_topic,
@@ -361,6 +362,20 @@ async fn id_of_a_sent_message_is_recorded_at_its_address(fixture: &dyn StoreFixt
     assert_eq!(values(&worker, address_of("r"), "t").await, ["3"]);
     worker.apply(vec![forward(address_of("r"), receiver)]).await;
     assert_eq!(values(&worker, receiver, "t").await, ["1", "2", "3", "4"]);
+}
+
+/// The ids of all messages to an execution stay at its address, and a sender forwards before each message. So a Forward that
+/// read the ids would cost more with each message. This test sees the reading by the ids that another execution gets.
+async fn forward_without_messages_reads_no_ids(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [receiver, other] = keys();
+    let address = Key::address_of("r", 0);
+    worker.apply(vec![start_running(receiver), start_running(other)]).await;
+    let message = Message { address: Some(address), id: Some("id".into()), ..message(receiver, "t", "1") };
+    worker.apply(vec![Write::Send(message.into())]).await;
+    worker.apply(vec![forward(address, other)]).await;
+    assert_eq!(worker.commit_one(send_with_id(other, "id", "2")).await, Outcome::Applied);
+    assert_eq!(worker.commit_one(send_with_id(address, "id", "3")).await, Outcome::AlreadySent);
 }
 
 async fn forwarded_messages_are_received_before_later_ones(fixture: &dyn StoreFixture) {

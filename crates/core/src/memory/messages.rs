@@ -35,12 +35,15 @@ impl Tables {
         Outcome::Applied
     }
 
-    /// Moves the messages at an address, and copies their ids.
+    /// Moves the messages at an address, and copies the ids at the address. Without messages, the execution has all ids.
     pub(super) fn apply_forward(&mut self, forward: Forward, counters: &Counters) -> Outcome {
         let Forward { address, execution } = forward;
         let kept = (address, Arc::from(""), i64::MIN)..;
         let kept = self.messages.range(kept).map(|(place, _)| place.clone());
         let kept: Vec<_> = kept.take_while(|(receiver, ..)| *receiver == address).collect();
+        if kept.is_empty() {
+            return Outcome::Applied;
+        }
         for place in kept {
             let Some(message) = self.messages.remove(&place) else { continue };
             self.messages.insert((execution, place.1, place.2), message);

@@ -11,11 +11,13 @@ use crate::flush::apply::FlushApplier;
 use crate::rows::{key_bytes, status_of};
 
 impl FlushApplier<'_, '_> {
-    /// Moves the messages at an address, and copies their ids.
+    /// Moves the messages at an address, and copies the ids at the address. Without messages, the execution has all ids.
     fn forward_messages(&mut self, forward: Forward) -> DbResult<()> {
         let (address, execution) = (key_bytes(&forward.address), key_bytes(&forward.execution));
-        self.sql.update(Table::Messages, Sql::ForwardMessages, (execution, address))?;
-        self.sql.insert(Table::MessageIds, Sql::ForwardMessageIds, (execution, address))?;
+        let moved = self.sql.update(Table::Messages, Sql::ForwardMessages, (execution, address))?;
+        if moved > 0 {
+            self.sql.insert(Table::MessageIds, Sql::ForwardMessageIds, (execution, address))?;
+        }
         Ok(())
     }
 
