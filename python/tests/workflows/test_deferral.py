@@ -217,3 +217,34 @@ def test_exit_of_code_on_loop_keeps_messages_for_next_run_of_loop(url: str) -> N
         with pytest.raises(SystemExit):
             runner.run(exit_and_cancel(engine, handles))
         runner.run(close_after_unwinding(engine))
+
+
+@workflow
+async def cancels_all_tasks() -> str:
+    record_body_start()
+    if len(body_starts) <= exit_count:
+        for task in asyncio.all_tasks():
+            task.cancel()
+    await asyncio.sleep(0)
+    return "done"
+
+
+def test_code_that_cancels_all_tasks_is_deferred(url: str) -> None:
+    """A program that ends cancels all tasks. From Python 3.12 on, code begins within the call that creates
+    its task, and here it cancels this task, too."""
+    global exit_count
+    exit_count = 1
+
+    async def start_two() -> None:
+        async with AsyncEngine(url) as engine:
+            starts = [engine.start(cancels_all_tasks.options(workflow_id=id)) for id in ("a", "b")]
+            await asyncio.gather(*starts)
+            await asyncio.sleep(60)
+
+    async def wait_for_both() -> list[str]:
+        async with AsyncEngine(url) as engine:
+            return [await (await engine.get(id)) for id in ("a", "b")]
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(start_two())
+    assert asyncio.run(wait_for_both()) == ["done", "done"]

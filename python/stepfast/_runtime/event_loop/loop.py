@@ -186,13 +186,13 @@ class EngineLoop:
 
     def _handle(self, messages: Iterator[Any]) -> None:
         """Begins executions, and unwinds others, as the messages of the native engine request."""
-        host = None if self._has_ended else self._host()
+        host = self._host()
         try:
             for message in messages:
                 if isinstance(message, int):
                     self.unwind(message)
-                elif message is not None and host is not None:
-                    # without a host the branch is dropped, which defers the execution
+                elif message is not None and host is not None and not self._has_ended:
+                    # otherwise the branch is dropped, which defers the execution
                     self._begin(host, *message)
         except BaseException:
             # the code of an execution ends the loop, which the program perhaps runs again
@@ -207,9 +207,11 @@ class EngineLoop:
         code = _native.BranchCoroutine.for_execution(branch, workflow.function, arguments, self._root_tasks)
         # with a given name, asyncio need not generate one
         task = self._factory.begin_execution(self.loop, code, branch, workflow.name)
-        # code that began at once may have ended already
+        # code that began at once may have ended already, or may have begun the end of the loop
         if not task.done():
             self._root_tasks[run_id] = (task, branch)
+            if self._has_ended:
+                branch.defer()
 
 
 def require_running_loop() -> asyncio.AbstractEventLoop:
