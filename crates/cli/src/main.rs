@@ -107,7 +107,7 @@ async fn main() -> ExitCode {
             Exit::of(ours)
         } else {
             print_error(&format!("{error:#}"));
-            if error.is::<output::NotFound>() { Exit::NotFound } else { Exit::Failed }
+            Exit::of_command(&error)
         }
     });
     ExitCode::from(exit as u8)

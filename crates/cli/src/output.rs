@@ -1,7 +1,6 @@
 //! The program's output: tables for people, JSON for programs; and its exit codes.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::io::Write;
 
 use comfy_table::Table;
@@ -22,7 +21,8 @@ pub(crate) enum Exit {
     Done = 0,
     /// Something failed; the message says what.
     Failed = 1,
-    // 2 is clap's: the command line is wrong
+    /// The command line is wrong. `clap` exits with the same code.
+    Usage = 2,
     /// The execution, the queue, the schedule or the graph does not exist.
     NotFound = 3,
     /// The request does not apply to the execution's status, or the id is taken.
@@ -40,19 +40,35 @@ impl Exit {
             _ => Exit::Failed,
         }
     }
-}
 
-/// The error that what a command names does not exist, with [`Exit::NotFound`].
-#[derive(Debug)]
-pub(crate) struct NotFound(pub(crate) String);
-
-impl fmt::Display for NotFound {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+    /// Returns the code of an error of this program.
+    pub(crate) fn of_command(error: &anyhow::Error) -> Self {
+        if error.is::<NotFound>() {
+            Exit::NotFound
+        } else if error.is::<UsageError>() {
+            Exit::Usage
+        } else {
+            Exit::Failed
+        }
     }
 }
 
-impl std::error::Error for NotFound {}
+/// The error that what a command names does not exist, with [`Exit::NotFound`].
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct NotFound(pub(crate) String);
+
+/// The error of options that contradict each other, with [`Exit::Usage`].
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct UsageError(pub(crate) String);
+
+impl UsageError {
+    /// Returns the error with this message.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self(message.into())
+    }
+}
 
 /// Returns lines for a terminal, with all control characters escaped.
 pub(crate) fn escape_lines(text: &str) -> String {

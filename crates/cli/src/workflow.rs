@@ -15,7 +15,7 @@ use stepfast::{BulkResult, Error, Status, Store, find_record};
 use crate::client::with_client;
 use crate::execution_tree::{execution_tree, graph_of};
 use crate::follow::follow;
-use crate::output::{self, DeadWorkers, Exit};
+use crate::output::{self, DeadWorkers, Exit, UsageError};
 use crate::show::load_shown;
 
 /// Show executions, cancel, pause and resume them.
@@ -225,15 +225,17 @@ impl RequestArgs {
         let has_filters = filter != Filter::default();
         if !self.all {
             if has_filters {
-                bail!("filters need --all: give either workflow_ids, or --all with filters");
+                bail!(UsageError::new("filters need --all: give either workflow_ids, or --all with filters"));
             }
             return request_each(store, &self.workflow_ids, self.target.json, action).await;
         }
         if !has_filters {
-            bail!("--all needs a filter, such as --queue, --workflow or --status");
+            bail!(UsageError::new("--all needs a filter, such as --queue, --workflow or --status"));
         }
         if action == RequestAction::Resume && filter.statuses.is_empty() && filter.is_parked.is_none() {
-            bail!("resume --all needs a status: add --status failed, --status cancelled or --parked");
+            bail!(UsageError::new(
+                "resume --all needs a status: add --status failed, --status cancelled or --parked"
+            ));
         }
         request_all(store, &filter, self.target.json, action).await
     }

@@ -147,8 +147,38 @@ fn python_without_package_is_rejected() {
         let refused = bench_failure(&["workflows", "--sdk", "python", "--python", &program]);
         assert!(refused.contains(says) && refused.contains(&program), "{name}: {refused}");
     }
-    let rust = bench_failure(&["workflows", "--threads", "2"]);
-    assert!(rust.contains("--threads is for --sdk python"), "{rust}");
+}
+
+#[test]
+fn options_without_effect_are_refused() {
+    for (options, says) in [
+        (&["workflows", "--threads", "2"][..], "--threads is for --sdk python"),
+        (&["steps", "--python", "python3"], "--python is for --sdk python"),
+        (&["payload", "--sdk", "rust", "--python", "python3"], "--python is for --sdk python"),
+        (&["queue", "--sdk", "python", "--workers", "2"], "--workers is for --sdk rust"),
+        (
+            &["steps", "--iterations", "3", "--concurrency", "1,4"],
+            "--concurrency 4 is more than --iterations 3",
+        ),
+        (&["steps", "--iterations", "3", "--sdk", "python", "--threads", "4"], "--threads 4 is more than"),
+        (&["steps", "--directory", "absent"], "create it first"),
+    ] {
+        let output = bench(options);
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {message}");
+        assert!(output.stdout.is_empty() && message.contains(says), "{options:?}: {message}");
+    }
+}
+
+#[test]
+fn each_caller_runs_a_workflow_by_default() {
+    let (_, report) = run_bench(&["workflows", "--iterations", "300", "--mode", "run", "--store", "memory"]);
+    let callers: Vec<_> = rows(&report, "run").iter().map(|row| row["concurrency"].as_u64()).collect();
+    assert_eq!(callers, [Some(1), Some(256)]);
+    // 400 workflows per caller, divided by a thousand, are fewer than the callers
+    let steps = ["--steps", "999", "--concurrency", "8"];
+    let (_, report) = run_bench(&[&["steps", "--mode", "run", "--store", "memory"], &steps[..]].concat());
+    assert_eq!(rows(&report, "run")[0]["completed"], 8);
 }
 
 /// Writes a shell program of one line, by another process. If this process wrote the file, the child of another test

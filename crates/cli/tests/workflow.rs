@@ -71,6 +71,21 @@ fn unreachable_server_has_its_own_exit_code() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn contradicting_options_have_the_exit_code_of_usage() {
+    let (_directory, store) = empty_directory();
+    engine::<(), ()>(&store, &[]).await.shutdown(GRACE).await.unwrap();
+    for (command, says) in [
+        (&["cancel", "x", "--queue", "mails"][..], "filters need --all"),
+        (&["cancel", "--all"], "--all needs a filter"),
+        (&["resume", "--all", "--queue", "mails"], "resume --all needs a status"),
+    ] {
+        let (code, message) = failure_of(&store, command);
+        assert_eq!(code, Some(2), "{command:?}: {message}");
+        assert!(message.contains(says), "{command:?}: {message}");
+    }
+}
+
 #[test]
 fn memory_store_is_rejected() {
     for command in COMMANDS {

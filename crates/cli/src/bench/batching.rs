@@ -53,7 +53,7 @@ impl BatchingArgs {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let Self { common, batch: sizes, seconds, items, callers, search_items, sdk, python } = self;
         let duration = Duration::from_secs(seconds);
-        let python = (sdk == Sdk::Python).then(|| python.find());
+        let python = python.find(sdk)?;
         let parameters = BatchingParameters { sizes, duration, items, callers, search_items, python };
         let bar = progress_bar(parameters.total());
         let place = common.place();

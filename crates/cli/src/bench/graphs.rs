@@ -32,6 +32,7 @@ pub(crate) struct GraphBenchArgs {
 
 impl GraphBenchArgs {
     pub(super) async fn run(self, shape: Shape) -> anyhow::Result<()> {
+        let python = self.python.find(self.sdk)?;
         let mut rows = Vec::new();
         for &concurrency in &self.concurrency {
             let bar = progress_bar(self.iterations as u64);
@@ -39,11 +40,9 @@ impl GraphBenchArgs {
             let target = self.common.place().open_target().await?;
             let parameters = GraphParameters { shape, iterations: self.iterations, concurrency };
             let progress = |done| bar.set_position(done);
-            let (row, stderr) = match self.sdk {
-                Sdk::Rust => (graphs::run(&target, parameters, &progress).await?, String::new()),
-                Sdk::Python => {
-                    graphs::run_in_python(&self.python.find(), &target, parameters, &progress).await?
-                }
+            let (row, stderr) = match &python {
+                None => (graphs::run(&target, parameters, &progress).await?, String::new()),
+                Some(python) => graphs::run_in_python(python, &target, parameters, &progress).await?,
             };
             bar.finish_and_clear();
             forward_stderr(&stderr);

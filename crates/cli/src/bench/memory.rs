@@ -23,15 +23,14 @@ pub(crate) struct MemoryArgs {
 impl MemoryArgs {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let (executions, place) = (self.iterations, self.common.place());
-        let (rows, figures) = match self.sdk {
-            Sdk::Rust => memory::run(&place, executions).await?,
-            Sdk::Python => {
+        let (rows, figures) = match &self.python.find(self.sdk)? {
+            None => memory::run(&place, executions).await?,
+            Some(python) => {
                 let bar = progress_bar(executions as u64);
                 bar.set_message("executions that wait, then bursts");
                 let progress = |done| bar.set_position(done);
-                let python = self.python.find();
                 let (rows, figures, stderr) =
-                    memory::run_in_python(&python, &place, executions, &progress).await?;
+                    memory::run_in_python(python, &place, executions, &progress).await?;
                 bar.finish_and_clear();
                 forward_stderr(&stderr);
                 (rows, figures)

@@ -29,7 +29,7 @@ use stepfast_benchmarks::report::table;
 use stepfast_benchmarks::target::TargetLocation;
 use stepfast_benchmarks::{Figure, Report, Row, python};
 
-use crate::output;
+use crate::output::{self, UsageError};
 
 /// Maximum of a count, such as the number of workflows. A measurement of more would take days, or more memory than
 /// machines have.
@@ -138,8 +138,8 @@ struct BenchArgs {
     /// The durability of acknowledgements: full or relaxed.
     #[arg(long, default_value = "full", value_parser = ["full", "relaxed"])]
     durability: String,
-    /// Directory for the fresh file.
-    #[arg(long)]
+    /// Directory for the fresh file, which exists.
+    #[arg(long, value_parser = PathBufValueParser::new().try_map(check_directory))]
     directory: Option<PathBuf>,
     /// Also write the figures to this file, as JSON.
     #[arg(long, value_parser = PathBufValueParser::new().try_map(check_output_path))]
@@ -171,8 +171,15 @@ struct PythonArgs {
 }
 
 impl PythonArgs {
-    fn find(&self) -> PathBuf {
-        python::find_python(self.python.as_deref())
+    /// Returns the Python to start, or `None` for the API of Rust.
+    fn find(&self, sdk: Sdk) -> Result<Option<PathBuf>, UsageError> {
+        match (sdk, &self.python) {
+            (Sdk::Python, path) => Ok(Some(python::find_python(path.as_deref()))),
+            (Sdk::Rust, None) => Ok(None),
+            (Sdk::Rust, Some(_)) => {
+                Err(UsageError::new("--python is for --sdk python: add it, or omit --python"))
+            }
+        }
     }
 }
 
@@ -214,6 +221,11 @@ fn parse_number<N: TryFrom<usize>, const MIN: usize, const MAX: usize>(text: &st
     number
         .and_then(|number| N::try_from(number).ok())
         .ok_or_else(|| format!("give a number from {MIN} to {MAX}"))
+}
+
+/// Returns `path` if it is a directory.
+fn check_directory(path: PathBuf) -> Result<PathBuf, String> {
+    if path.is_dir() { Ok(path) } else { Err("there is no such directory: create it first".to_owned()) }
 }
 
 /// Returns `path` if it names a file in a directory that exists. The check precedes the measurements, which may take hours.

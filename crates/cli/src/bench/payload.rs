@@ -22,10 +22,7 @@ pub(crate) struct PayloadArgs {
 
 impl PayloadArgs {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let sdk = match self.sdk {
-            Sdk::Rust => payload::Sdk::Rust,
-            Sdk::Python => payload::Sdk::Python(self.python.find()),
-        };
+        let sdk = self.python.find(self.sdk)?.map_or(payload::Sdk::Rust, payload::Sdk::Python);
         let runs = self.iterations;
         let bar = progress_bar(payload::rounds(runs));
         bar.set_message("rounds");

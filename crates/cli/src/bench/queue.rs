@@ -10,6 +10,7 @@ use super::{
     BenchArgs, MAX_CALLERS, MAX_COUNT, MAX_PER_SECOND, MAX_WORKERS, PythonArgs, Sdk, forward_stderr,
     parse_number, progress_bar,
 };
+use crate::output::UsageError;
 
 #[derive(Args)]
 pub(crate) struct QueueBenchArgs {
@@ -50,10 +51,13 @@ impl QueueBenchArgs {
             (Sdk::Rust, true) => vec![0, 1, 2],
             (Sdk::Python, true) => vec![0],
             (Sdk::Python, false) if workers != [0] => {
-                bail!("--workers is for --sdk rust: in Python a single process queues and runs the workflows")
+                bail!(UsageError::new(
+                    "--workers is for --sdk rust: in Python a single process queues and runs the workflows"
+                ))
             }
             _ => workers,
         };
+        let python = python.find(sdk)?;
         let mut rows = Vec::new();
         let sweep = workers.iter().flat_map(|workers| queues.iter().map(|queues| (*queues, *workers)));
         for (queues, workers) in sweep {
@@ -63,11 +67,11 @@ impl QueueBenchArgs {
             let progress = |done| bar.set_position(done);
             let place = common.place();
             let target = if workers > 0 { place.open_fresh().await? } else { place.open_target().await? };
-            match sdk {
-                Sdk::Rust => rows.extend(queue::run(&target, parameters, &progress).await?),
-                Sdk::Python => {
+            match &python {
+                None => rows.extend(queue::run(&target, parameters, &progress).await?),
+                Some(python) => {
                     let (measured, stderr) =
-                        queue::run_in_python(&python.find(), &target, parameters, &progress).await?;
+                        queue::run_in_python(python, &target, parameters, &progress).await?;
                     forward_stderr(&stderr);
                     rows.extend(measured);
                 }

@@ -1,5 +1,7 @@
 //! `stepfast bench workflows` and `stepfast bench steps`.
 
+use std::path::Path;
+
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use stepfast_benchmarks::Row;
@@ -8,6 +10,7 @@ use stepfast_benchmarks::experiments::workflows::{self, IdSource, Mode, Workflow
 use stepfast_benchmarks::report::table;
 
 use super::{BenchArgs, MAX_CALLERS, MAX_COUNT, PythonArgs, Sdk, forward_stderr, parse_number, progress_bar};
+use crate::output::UsageError;
 
 /// The default numbers of callers.
 const DEFAULT_CONCURRENCY: [usize; 4] = [1, 256, 2_048, 16_384];
@@ -22,8 +25,8 @@ pub(crate) struct SweepArgs {
     /// 400 per caller, 2,000 to 300,000, divided by one more than the number of steps].
     #[arg(long, value_parser = parse_number::<usize, 1, MAX_COUNT>)]
     iterations: Option<usize>,
-    /// Concurrent callers that are tasks; separate several values by commas [default: 1,256,2048,16384, unless
-    /// --threads is given].
+    /// Concurrent callers that are tasks; separate several values by commas [default: 1,256,2048,16384, as far as they
+    /// are not more than --iterations, unless --threads is given].
     #[arg(long, value_delimiter = ',', value_parser = parse_number::<usize, 1, MAX_CALLERS>)]
     concurrency: Vec<usize>,
     /// For --sdk python: concurrent callers that are threads, with sync workflows; separate several values by commas.
@@ -60,8 +63,9 @@ enum ModeName {
 impl SweepArgs {
     pub(super) async fn run(mut self, experiment: &str, default_steps: usize) -> anyhow::Result<()> {
         if self.sdk == Sdk::Rust && !self.threads.is_empty() {
-            bail!("--threads is for --sdk python: in Rust every caller is a task");
+            bail!(UsageError::new("--threads is for --sdk python: in Rust every caller is a task"));
         }
+        let python = self.python.find(self.sdk)?;
         if self.steps.is_empty() {
             self.steps.push(default_steps);
         }
@@ -70,7 +74,9 @@ impl SweepArgs {
         }
         if self.concurrency.is_empty() && self.threads.is_empty() {
             self.concurrency = DEFAULT_CONCURRENCY.to_vec();
+            self.concurrency.retain(|&callers| callers <= self.iterations.unwrap_or(callers));
         }
+        self.check_callers()?;
         let tasks = self.concurrency.iter().map(|&callers| (callers, false));
         let callers: Vec<_> = tasks.chain(self.threads.iter().map(|&callers| (callers, true))).collect();
         let sizes: Vec<_> =
@@ -91,7 +97,7 @@ impl SweepArgs {
                         steps,
                         iterations: self.iterations,
                     };
-                    rows.push(self.row(parameters, are_threads, size).await?);
+                    rows.push(self.row(python.as_deref(), parameters, are_threads, size).await?);
                 }
             }
         }
@@ -99,8 +105,23 @@ impl SweepArgs {
         self.common.output(&report, &table::row_table(&report.rows))
     }
 
+    /// Checks that each caller has a workflow to run, so that a row's number of callers is true.
+    fn check_callers(&self) -> Result<(), UsageError> {
+        let Some(iterations) = self.iterations else { return Ok(()) };
+        let options = [("--concurrency", &self.concurrency), ("--threads", &self.threads)];
+        for (option, callers) in options {
+            if let Some(callers) = callers.iter().find(|callers| **callers > iterations) {
+                return Err(UsageError::new(format!(
+                    "{option} {callers} is more than --iterations {iterations}: give each caller a workflow at least"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     async fn row(
         &self,
+        python: Option<&Path>,
         parameters: WorkflowParameters,
         are_threads: bool,
         size: Option<usize>,
@@ -111,17 +132,16 @@ impl SweepArgs {
         bar.set_message(format!("{} {concurrency} {callers}, {steps} steps", mode.as_str()));
         let progress = |done| bar.set_position(done);
         let target = self.common.place().open_target().await?;
-        let (row, stderr) = match self.sdk {
-            Sdk::Rust => {
+        let (row, stderr) = match python {
+            None => {
                 let row = match size {
                     None => workflows::run(&target, parameters, &progress).await?,
                     Some(size) => sizes::run(&target, parameters, size, &progress).await?,
                 };
                 (row, String::new())
             }
-            Sdk::Python => {
-                let python = self.python.find();
-                workflows::run_in_python(&python, &target, parameters, are_threads, size, &progress).await?
+            Some(python) => {
+                workflows::run_in_python(python, &target, parameters, are_threads, size, &progress).await?
             }
         };
         bar.finish_and_clear();
