@@ -129,9 +129,14 @@ impl Python {
         }
     }
 
+    /// Lets the process continue.
+    pub fn resume(&mut self) -> Result<()> {
+        self.send(&json!({}))
+    }
+
     /// Lets the process continue, and waits for a message with the key `key`.
     pub fn resume_until<T: DeserializeOwned>(&mut self, key: &str, progress: &dyn Fn(u64)) -> Result<T> {
-        self.send(&json!({}))?;
+        self.resume()?;
         self.receive(key, progress)
     }
 

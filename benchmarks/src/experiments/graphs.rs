@@ -158,6 +158,7 @@ pub async fn run_in_python(
     let probe = Probe::start_for_process(target, python.id()).await?;
     let mut row: Row = python.resume_until("row", progress)?;
     let observation = probe.stop(None).await?;
+    python.resume()?;
     let messages = python.finish()?;
     observation.fill(target, &mut row).await?;
     let row = Row {

@@ -58,7 +58,7 @@ pub struct WorkflowParameters {
     /// The number of steps in a workflow.
     pub steps: usize,
     /// The number of workflows in all. `None` means 400 per caller, at least 2,000 and at most 300,000, divided by the
-    /// number of steps plus one.
+    /// number of steps plus one, but at least one per caller.
     pub iterations: Option<usize>,
 }
 
@@ -66,7 +66,7 @@ impl WorkflowParameters {
     /// Returns the number of workflows in all.
     pub fn total(&self) -> usize {
         let default = (self.concurrency * 400).clamp(2_000, 300_000) / (1 + self.steps);
-        self.iterations.unwrap_or(default).max(1)
+        self.iterations.unwrap_or(default.max(self.concurrency))
     }
 
     /// Returns the number of warm-up workflows, which are not measured.
@@ -173,6 +173,7 @@ pub async fn run_in_python(
     let probe = Probe::start_for_process(target, python.id()).await?;
     let mut row: Row = python.resume_until("row", progress)?;
     let observation = probe.stop(None).await?;
+    python.resume()?;
     let messages = python.finish()?;
     row.cpu_each = Some(observation.cpu_each(row.completed));
     observation.fill(target, &mut row).await?;

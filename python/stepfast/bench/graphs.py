@@ -13,7 +13,7 @@ from typing import Any, Final
 from stepfast import AsyncEngine, Graph
 from stepfast.bench.messages import receive, send
 from stepfast.bench.tally import Tally, bytes_written
-from stepfast.bench.workflows import add_flush_counts, report_progress
+from stepfast.bench.workflows import add_flush_counts, report_progress, send_row
 
 simple: Final = Graph("simple")
 parallel: Final = Graph("parallel")
@@ -75,11 +75,11 @@ GRAPHS: Final[dict[str, tuple[Graph, Any]]] = {
 
 def main(url: str, shape: str, concurrency: int, total: int) -> None:
     """Runs `total` executions of a graph, `concurrency` at a time, and sends the row of the table."""
-    send(row=asyncio.run(measure(url, shape, concurrency, total)))
+    asyncio.run(measure(url, shape, concurrency, total))
 
 
-async def measure(url: str, shape: str, concurrency: int, total: int) -> dict[str, Any]:
-    """Runs the graphs after a warm-up. Returns the row of the run."""
+async def measure(url: str, shape: str, concurrency: int, total: int) -> None:
+    """Runs the graphs after a warm-up, and sends the row of the run."""
     row: dict[str, Any] = {}
     async with AsyncEngine(url, max_running=max(concurrency, 10_000) + 1) as engine:
         await drive(engine, shape, min(concurrency, 64), Tally(min(max(total // 20, 1), 2_000)))
@@ -92,7 +92,7 @@ async def measure(url: str, shape: str, concurrency: int, total: int) -> dict[st
             await drive(engine, shape, concurrency, tally)
             row |= tally.row(time.perf_counter() - begun)
         progress_task.cancel()
-    return row | {"bytes_written": bytes_written() - bytes_before}
+        send_row(row, bytes_before)
 
 
 async def drive(engine: AsyncEngine, shape: str, callers: int, tally: Tally) -> None:

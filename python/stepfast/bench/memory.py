@@ -123,7 +123,7 @@ async def measure_blocked(url: str, few: int, many: int) -> Measurement:
         outputs = sorted([await handle.result() for handle in handles])
         if outputs != list(range(many)):
             raise AssertionError("the executions returned other numbers than those they had received")
-    row |= {"bytes_written": bytes_written() - bytes_before, "concurrency": many}
+        row |= {"bytes_written": bytes_written() - bytes_before, "concurrency": many}
     return {"each_bytes": bytes_each}, row
 
 
@@ -271,10 +271,11 @@ async def measure_starts(
             await run_callers(callers)
             row |= tally.row(time.perf_counter() - begun)
         longest_gap_ms = await heartbeat.end()
+        row |= {"bytes_written": bytes_written() - bytes_before, "concurrency": many}
     figures = {
         "peak_bytes": memory_bytes("VmHWM"),
         "longest_gap_ms": longest_gap_ms,
         "longest_collection_ms": collections.longest,
         "most_in_flight": in_flight.peak,
     }
-    return figures, row | {"bytes_written": bytes_written() - bytes_before, "concurrency": many}
+    return figures, row

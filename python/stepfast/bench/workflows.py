@@ -154,8 +154,10 @@ def main(**parameters: Any) -> None:
     combination = Parameters(**parameters)
     if combination.size is not None:
         _random_bytes = random.Random(1).randbytes(max(8 << 20, combination.size))
-    row = measure_threads(combination) if combination.is_threads else asyncio.run(measure_tasks(combination))
-    send(row=row)
+    if combination.is_threads:
+        measure_threads(combination)
+    else:
+        asyncio.run(measure_tasks(combination))
 
 
 @contextmanager
@@ -173,8 +175,17 @@ def add_flush_counts(row: dict[str, Any], engine: Engine | AsyncEngine) -> Gener
     row |= {"flushes": flushes, "writes_per_flush": writes / max(flushes, 1)}
 
 
-async def measure_tasks(parameters: Parameters) -> dict[str, Any]:
-    """Runs the workflows from tasks. Returns the row of the run."""
+def send_row(row: dict[str, Any], bytes_before: int) -> None:
+    """Sends a row, and waits until the program has measured this process.
+
+    The engine is open meanwhile, because the end of an engine on SQLite copies the log into the database.
+    """
+    send(row=row | {"bytes_written": bytes_written() - bytes_before})
+    receive()
+
+
+async def measure_tasks(parameters: Parameters) -> None:
+    """Runs the workflows from tasks, and sends the row of the run."""
     row: dict[str, Any] = {}
     async with AsyncEngine(parameters.url, max_running=parameters.max_running) as engine:
         callers, total = parameters.warm_up
@@ -188,7 +199,7 @@ async def measure_tasks(parameters: Parameters) -> dict[str, Any]:
             await drive(engine, parameters, parameters.concurrency, tally)
             row |= tally.row(time.perf_counter() - begun)
         progress_task.cancel()
-    return row | {"bytes_written": bytes_written() - bytes_before}
+        send_row(row, bytes_before)
 
 
 async def drive(engine: AsyncEngine, parameters: Parameters, callers: int, tally: Tally) -> None:
@@ -226,8 +237,8 @@ async def report_progress(tally: Tally) -> None:
         send(done=tally.ended_count)
 
 
-def measure_threads(parameters: Parameters) -> dict[str, Any]:
-    """Runs the workflows from threads. Returns the row of the run."""
+def measure_threads(parameters: Parameters) -> None:
+    """Runs the workflows from threads, and sends the row of the run."""
     row: dict[str, Any] = {}
     with Engine(parameters.url, max_running=parameters.max_running) as engine:
         callers, total = parameters.warm_up
@@ -239,7 +250,7 @@ def measure_threads(parameters: Parameters) -> dict[str, Any]:
             begun = time.perf_counter()
             drive_here(engine, parameters, parameters.concurrency, tally)
             row |= tally.row(time.perf_counter() - begun)
-    return row | {"bytes_written": bytes_written() - bytes_before}
+        send_row(row, bytes_before)
 
 
 def drive_here(engine: Engine, parameters: Parameters, callers: int, tally: Tally) -> None:

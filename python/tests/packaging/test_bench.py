@@ -198,6 +198,18 @@ def test_disk_bytes_of_python_exclude_the_schema(program: pathlib.Path, tmp_path
     assert report["rows"][0]["disk_bytes_each"] < 10 * 4096
 
 
+@pytest.mark.parametrize("callers", [("--concurrency", "64"), ("--threads", "16")], ids=["tasks", "threads"])
+def test_written_bytes_of_python_exclude_the_end_of_the_engine(
+    callers: tuple[str, str], program: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    place = ["--store", "sqlite", "--directory", str(tmp_path)]
+    sweep = ["--iterations", "400", "--mode", "run", "--steps", "1", "--size", "20000", *callers]
+    _, report = run_program(program, tmp_path, "steps", "--sdk", "python", *place, *sweep)
+    [row] = report["rows"]
+    # the end of an engine copies the log, so all bytes would be written twice
+    assert row["bytes_written"] < 1.7 * 400 * row["disk_bytes_each"]
+
+
 def test_program_measures_queues_in_python(program: pathlib.Path, url: str, tmp_path: pathlib.Path) -> None:
     sweep = ("--iterations", "300", "--concurrency", "20", "--queues", "1,3", "--limit", "50")
     output, report = run_program(program, tmp_path, "queue", "--sdk", "python", "--store", url, *sweep)
@@ -210,7 +222,7 @@ def test_program_measures_queues_in_python(program: pathlib.Path, url: str, tmp_
         assert row["per_second"] > 0
     command = [program, "bench", "queue", "--sdk", "python", "--workers", "2"]
     process = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert process.returncode == 1 and "--workers is for --sdk rust" in process.stderr
+    assert process.returncode == 2 and "--workers is for --sdk rust" in process.stderr
 
 
 def test_program_judges_payload_experiment(program: pathlib.Path, url: str, tmp_path: pathlib.Path) -> None:
